@@ -1,0 +1,511 @@
+//! Flags to a validated [`Config`]. Nothing else reads flags or the environment.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::http::policy::{Policy, PolicyError};
+use crate::http::shard::{FaceConfig, ResponseMode};
+use crate::limits::{SHARDS_MAX, SLOTS_MAX};
+use crate::routing::shard::ShardLimits;
+use crate::runtime::cores;
+use crate::runtime::driver::{DriverChoice, RingFlags};
+use crate::upstream::child::ServerCommand;
+
+/// Ringway: an MCP gateway. Many Streamable HTTP clients share one MCP server.
+#[derive(Debug, Parser)]
+#[command(name = "ringway", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run COMMAND as the shared stdio MCP server and serve it over HTTP
+    Serve {
+        #[command(flatten)]
+        flags: Box<ServeFlags>,
+        /// The server's command and its arguments, after `--`
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        server: Vec<OsString>,
+    },
+    /// Serve the built-in demo MCP server
+    Demo {
+        #[command(flatten)]
+        flags: Box<ServeFlags>,
+    },
+    /// Be the demo MCP server on stdin and stdout
+    DemoServer,
+    #[command(name = crate::upstream::guard::SUBCOMMAND, hide = true)]
+    UpstreamGuard,
+}
+
+/// Where the hub lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum HubChoice {
+    /// A thread of its own from 3 cores on, else on shard 0.
+    Auto,
+    /// A thread of its own.
+    Own,
+    /// On the thread of shard 0.
+    Shard,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Network")]
+pub struct ServeFlags {
+    /// Address and port to listen on; port 0 takes a free one
+    #[arg(
+        long,
+        env = "RINGWAY_LISTEN",
+        default_value = "127.0.0.1:8080",
+        value_name = "ADDR:PORT"
+    )]
+    listen: SocketAddr,
+    /// Path of the MCP endpoint
+    #[arg(long, env = "RINGWAY_PATH", default_value = "/mcp", value_parser = path)]
+    path: String,
+    /// Origins that browsers may call from (scheme://host[:port]); on a loopback bind those of
+    /// this machine are allowed besides
+    #[arg(
+        long,
+        env = "RINGWAY_ALLOW_ORIGIN",
+        value_delimiter = ',',
+        value_name = "ORIGIN"
+    )]
+    allow_origin: Vec<String>,
+    /// Host headers to accept (host or host:port); on a loopback bind localhost, 127.0.0.1 and
+    /// [::1] are accepted besides; without this flag other binds accept any
+    #[arg(
+        long,
+        env = "RINGWAY_ALLOW_HOST",
+        value_delimiter = ',',
+        value_name = "HOST"
+    )]
+    allow_host: Vec<String>,
+    /// Form of answers for clients that take both: auto and json give JSON
+    #[arg(long, env = "RINGWAY_RESPONSE_MODE", default_value = "auto")]
+    response_mode: ResponseMode,
+
+    /// Threads that serve connections [default: 1 up to 2 cores, else cores minus 1]
+    #[arg(long, env = "RINGWAY_SHARDS", help_heading = "Threads")]
+    shards: Option<usize>,
+    /// Where the one reader of the server lives: auto is own from 3 cores on
+    #[arg(
+        long,
+        env = "RINGWAY_HUB",
+        default_value = "auto",
+        help_heading = "Threads"
+    )]
+    hub: HubChoice,
+    /// Pin threads to cores: auto (where there are enough), off, or a list like 0,2-3
+    #[arg(long, env = "RINGWAY_PIN", default_value = "auto", value_parser = pin, value_name = "auto|off|LIST", help_heading = "Threads")]
+    pin: Pin,
+    /// I/O driver: auto is io_uring where the kernel allows it
+    #[arg(
+        long,
+        env = "RINGWAY_DRIVER",
+        default_value = "auto",
+        help_heading = "Threads"
+    )]
+    driver: DriverChoice,
+    /// io_uring set-up flags: a list of coop, single, defer; or none
+    #[arg(long, env = "RINGWAY_URING_FLAGS", default_value = "coop,single", value_parser = ring_flags, value_name = "LIST", help_heading = "Threads")]
+    uring_flags: RingFlags,
+
+    /// Largest request body, bytes (like 4MiB)
+    #[arg(long, env = "RINGWAY_MAX_BODY", default_value = "4MiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
+    max_body: usize,
+    /// Longest line of the server, bytes; a longer one is skipped
+    #[arg(long, env = "RINGWAY_MAX_MESSAGE", default_value = "64MiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
+    max_message: usize,
+    /// Connections at most, over all shards
+    #[arg(
+        long,
+        env = "RINGWAY_MAX_CONNECTIONS",
+        default_value_t = 65_536,
+        help_heading = "Limits"
+    )]
+    max_connections: usize,
+    /// Sessions at most, over all shards
+    #[arg(
+        long,
+        env = "RINGWAY_MAX_SESSIONS",
+        default_value_t = 262_144,
+        help_heading = "Limits"
+    )]
+    max_sessions: usize,
+    /// Calls in flight at most, over all shards
+    #[arg(
+        long,
+        env = "RINGWAY_MAX_CALLS",
+        default_value_t = 65_536,
+        help_heading = "Limits"
+    )]
+    max_calls: usize,
+    /// Calls in flight at most in one session
+    #[arg(
+        long,
+        env = "RINGWAY_MAX_CALLS_PER_SESSION",
+        default_value_t = 8_192,
+        help_heading = "Limits"
+    )]
+    max_calls_per_session: usize,
+    /// Bytes of calls that wait for a slow server, per shard; over it calls are answered overloaded
+    #[arg(long, env = "RINGWAY_MAX_BUFFERED", default_value = "256MiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
+    max_buffered: usize,
+
+    /// Silence of the server after which a call is answered timeout
+    #[arg(long, env = "RINGWAY_REQUEST_TIMEOUT", default_value = "300s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    request_timeout: Duration,
+    /// Age at which a call is answered timeout, whatever was heard
+    #[arg(long, env = "RINGWAY_REQUEST_TIMEOUT_MAX", default_value = "3600s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    request_timeout_max: Duration,
+    /// From the first byte of a request head to its end
+    #[arg(long, env = "RINGWAY_HEADER_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    header_timeout: Duration,
+    /// From the end of a request head to the end of its body
+    #[arg(long, env = "RINGWAY_BODY_TIMEOUT", default_value = "30s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    body_timeout: Duration,
+    /// Silence of a connection between two requests
+    #[arg(long, env = "RINGWAY_IDLE_TIMEOUT", default_value = "75s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    idle_timeout: Duration,
+    /// For a client to take the next part of a response
+    #[arg(long, env = "RINGWAY_WRITE_TIMEOUT", default_value = "30s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    write_timeout: Duration,
+    /// For the server to answer the handshake
+    #[arg(long, env = "RINGWAY_START_TIMEOUT", default_value = "30s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    start_timeout: Duration,
+    /// Silence after which a session ends
+    #[arg(long, env = "RINGWAY_SESSION_TTL", default_value = "30m", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    session_ttl: Duration,
+    /// The same for a session that was never used after initialize
+    #[arg(long, env = "RINGWAY_SESSION_UNUSED_TTL", default_value = "60s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    session_unused_ttl: Duration,
+
+    /// Form of the log on stderr
+    #[arg(
+        long,
+        env = "RINGWAY_LOG_FORMAT",
+        default_value = "text",
+        help_heading = "Log"
+    )]
+    log_format: LogFormat,
+    /// Least level of the log
+    #[arg(
+        long,
+        env = "RINGWAY_LOG_LEVEL",
+        default_value = "info",
+        help_heading = "Log"
+    )]
+    log_level: LogLevel,
+}
+
+/// Which cores the threads are pinned to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Pin {
+    /// One core a thread where there are enough cores.
+    Auto,
+    Off,
+    /// These, in turn.
+    List(Vec<usize>),
+}
+
+/// What `serve` and `demo` run with, validated.
+#[derive(Debug)]
+pub struct Config {
+    pub listen: SocketAddr,
+    pub shards: usize,
+    /// The hub has a thread of its own.
+    pub hub_is_own: bool,
+    /// The core of each shard, then that of an own hub; `None`: not pinned.
+    pub cores: Vec<Option<usize>>,
+    pub driver: DriverChoice,
+    pub ring_flags: RingFlags,
+    pub face: FaceConfig,
+    pub limits: ShardLimits,
+    pub line_bytes_max: usize,
+    pub start_timeout: Duration,
+    pub log_format: LogFormat,
+    pub log_level: LogLevel,
+    pub server: ServerCommand,
+}
+
+/// Why flags that parse do not fit.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("--shards must be from 1 to {SHARDS_MAX}")]
+    Shards,
+    #[error("--max-calls must be from 1 to {SLOTS_MAX} for each shard")]
+    Calls,
+    #[error("{0} must be at least 1")]
+    Zero(&'static str),
+    #[error("--pin names core {0}, which this process may not use")]
+    Core(usize),
+    #[error("--request-timeout-max must not be below --request-timeout")]
+    Timeouts,
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    #[error("the server's command is missing: ringway serve [flags] -- COMMAND")]
+    NoCommand,
+}
+
+impl ServeFlags {
+    /// Checks the flags against each other and the machine.
+    pub fn validate(self, server: ServerCommand) -> Result<Config, ConfigError> {
+        let allowed = cores::allowed();
+        let usable = cores::usable(&allowed);
+        let shards = self
+            .shards
+            .unwrap_or(if usable <= 2 { 1 } else { usable - 1 });
+        if !(1..=SHARDS_MAX).contains(&shards) {
+            return Err(ConfigError::Shards);
+        }
+        let hub_is_own = match self.hub {
+            HubChoice::Auto => usable >= 3,
+            HubChoice::Own => true,
+            HubChoice::Shard => false,
+        };
+        self.check_numbers(shards)?;
+        let threads = shards + usize::from(hub_is_own);
+        let cores = assign_cores(&self.pin, threads, usable, &allowed)?;
+        let policy = Policy::new(
+            self.listen.ip().is_loopback(),
+            &self.allow_host,
+            &self.allow_origin,
+        )?;
+        Ok(Config {
+            listen: self.listen,
+            shards,
+            hub_is_own,
+            cores,
+            driver: self.driver,
+            ring_flags: self.uring_flags,
+            limits: self.shard_limits(shards),
+            line_bytes_max: self.max_message,
+            start_timeout: self.start_timeout,
+            log_format: self.log_format,
+            log_level: self.log_level,
+            server,
+            face: FaceConfig {
+                path: self.path,
+                policy,
+                response_mode: self.response_mode,
+                body_bytes_max: self.max_body,
+                connections_max: self.max_connections.div_ceil(shards),
+                header_timeout_ms: milliseconds(self.header_timeout),
+                body_timeout_ms: milliseconds(self.body_timeout),
+                idle_timeout_ms: milliseconds(self.idle_timeout),
+                write_timeout_ms: milliseconds(self.write_timeout),
+            },
+        })
+    }
+
+    fn check_numbers(&self, shards: usize) -> Result<(), ConfigError> {
+        for (value, name) in [
+            (self.max_body, "--max-body"),
+            (self.max_message, "--max-message"),
+            (self.max_connections, "--max-connections"),
+            (self.max_sessions, "--max-sessions"),
+            (self.max_calls_per_session, "--max-calls-per-session"),
+            (self.max_buffered, "--max-buffered"),
+        ] {
+            if value == 0 {
+                return Err(ConfigError::Zero(name));
+            }
+        }
+        if !(1..=SLOTS_MAX).contains(&self.max_calls.div_ceil(shards)) {
+            return Err(ConfigError::Calls);
+        }
+        if self.request_timeout_max < self.request_timeout {
+            return Err(ConfigError::Timeouts);
+        }
+        Ok(())
+    }
+
+    fn shard_limits(&self, shards: usize) -> ShardLimits {
+        ShardLimits {
+            sessions_max: self.max_sessions.div_ceil(shards),
+            calls_max: self.max_calls.div_ceil(shards),
+            calls_per_session_max: self.max_calls_per_session,
+            waiting_bytes_max: self.max_buffered,
+            request_timeout_ms: milliseconds(self.request_timeout),
+            request_timeout_max_ms: milliseconds(self.request_timeout_max),
+            session_ttl_ms: milliseconds(self.session_ttl),
+            session_unused_ms: milliseconds(self.session_unused_ttl),
+        }
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// With `auto` nothing is pinned where there are fewer cores than threads: two
+/// threads pinned to one core would only wait for each other.
+fn assign_cores(
+    pin: &Pin,
+    threads: usize,
+    usable: usize,
+    allowed: &[usize],
+) -> Result<Vec<Option<usize>>, ConfigError> {
+    match pin {
+        Pin::Off => Ok(vec![None; threads]),
+        Pin::Auto if usable < threads || allowed.len() < threads => Ok(vec![None; threads]),
+        Pin::Auto => Ok(allowed.iter().copied().take(threads).map(Some).collect()),
+        Pin::List(list) => {
+            if let Some(core) = list.iter().find(|core| !allowed.contains(core)) {
+                return Err(ConfigError::Core(*core));
+            }
+            Ok(list
+                .iter()
+                .copied()
+                .cycle()
+                .take(threads)
+                .map(Some)
+                .collect())
+        }
+    }
+}
+
+fn path(text: &str) -> Result<String, String> {
+    let is_path = text.starts_with('/')
+        && text.bytes().all(|byte| byte.is_ascii_graphic())
+        && !text.contains(['?', '#']);
+    match is_path {
+        true => Ok(text.to_owned()),
+        false => Err("a path starts with / and has no query".to_owned()),
+    }
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    let size: ByteSize = text
+        .parse()
+        .map_err(|_| "expected bytes, like 4194304 or 4MiB".to_owned())?;
+    // Offsets in a message are 32 bits.
+    match usize::try_from(size.as_u64()) {
+        Ok(size) if size <= 1 << 30 => Ok(size),
+        _ => Err("at most 1GiB".to_owned()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text)
+        .map_err(|_| "expected a time with its unit, like 500ms, 10s or 5m".to_owned())?;
+    match duration {
+        Duration::ZERO => Err("must be above 0".to_owned()),
+        _ => Ok(duration),
+    }
+}
+
+fn pin(text: &str) -> Result<Pin, String> {
+    match text {
+        "auto" => return Ok(Pin::Auto),
+        "off" => return Ok(Pin::Off),
+        _ => {}
+    }
+    let wrong = || "expected auto, off, or a list of cores like 0,2-3".to_owned();
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let first: usize = first.parse().map_err(|_| wrong())?;
+        let last: usize = last.parse().map_err(|_| wrong())?;
+        if first > last || last > 4_096 {
+            return Err(wrong());
+        }
+        list.extend(first..=last);
+    }
+    Ok(Pin::List(list))
+}
+
+fn ring_flags(text: &str) -> Result<RingFlags, String> {
+    let mut flags = RingFlags::default();
+    for part in text.split(',').filter(|part| *part != "none") {
+        match part {
+            "coop" => flags.coop_taskrun = true,
+            "single" => flags.single_issuer = true,
+            "defer" => flags.defer_taskrun = true,
+            _ => return Err("expected a list of coop, single, defer; or none".to_owned()),
+        }
+    }
+    if flags.defer_taskrun && !flags.single_issuer {
+        return Err("defer needs single".to_owned());
+    }
+    Ok(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_well_formed() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_an_environment_variable_and_help() {
+        use clap::CommandFactory;
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        for flag in serve.get_opts() {
+            let id = flag.get_id().as_str();
+            let expected = format!("RINGWAY_{}", id.to_uppercase());
+            assert_eq!(
+                flag.get_env().and_then(|env| env.to_str()),
+                Some(&*expected)
+            );
+            assert!(flag.get_help().is_some(), "{id} has no help");
+        }
+    }
+
+    #[test]
+    fn cores_are_assigned_only_where_there_are_enough() {
+        let assign = |pin, threads, usable| assign_cores(pin, threads, usable, &[0, 1, 5]);
+        assert_eq!(
+            assign(&Pin::Auto, 3, 3).unwrap(),
+            [Some(0), Some(1), Some(5)]
+        );
+        assert_eq!(assign(&Pin::Auto, 4, 3).unwrap(), [None; 4]);
+        assert_eq!(assign(&Pin::Auto, 3, 2).unwrap(), [None; 3]);
+        assert_eq!(assign(&Pin::Off, 1, 3).unwrap(), [None]);
+        let list = Pin::List(vec![5, 0]);
+        assert_eq!(assign(&list, 3, 3).unwrap(), [Some(5), Some(0), Some(5)]);
+        assert!(assign(&Pin::List(vec![7]), 1, 3).is_err());
+    }
+
+    #[test]
+    fn values_are_read_with_their_units() {
+        assert_eq!(bytes("4MiB"), Ok(4 << 20));
+        assert_eq!(bytes("1000"), Ok(1_000));
+        assert!(bytes("2GiB").is_err());
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert!(duration("10").is_err());
+        assert!(duration("0s").is_err());
+        assert_eq!(pin("0,2-3"), Ok(Pin::List(vec![0, 2, 3])));
+        assert!(pin("3-1").is_err());
+        assert!(path("mcp").is_err());
+        assert_eq!(ring_flags("none"), Ok(RingFlags::default()));
+        assert!(ring_flags("defer").is_err());
+    }
+}

@@ -1,0 +1,284 @@
+//! One connection: read a head, answer the request, again. One request at a
+//! time, answered in order; every wait has a deadline or ends with its call.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use monoio::buf::IoBuf;
+use monoio::io::{AsyncWriteRent, OwnedWriteHalf, Splitable};
+use monoio::net::TcpStream;
+use smallvec::SmallVec;
+
+use super::connections::{ConnectionKey, Delivery, Wake};
+use super::exchange::After;
+use super::guard::{HeadExtent, HeadGuard, Refusal};
+use super::head::{self, Head};
+use super::inbound::Inbound;
+use super::response::{self, Manner};
+use super::shard::{Handover, Shard};
+use super::{exchange, listener};
+use crate::limits::{LINGER_BYTES_MAX, LINGER_MS};
+use crate::routing::time::Millis;
+use crate::runtime::clock;
+use crate::runtime::tasks;
+use crate::wire::reply;
+
+/// One connection of a shard. Its place in the table is given up when it is
+/// dropped, also by a panic.
+pub struct Connection {
+    pub shard: Rc<Shard>,
+    pub key: ConnectionKey,
+    pub inbound: Inbound,
+    /// There until the connection is handed over.
+    outbound: Option<OwnedWriteHalf<TcpStream>>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shard.close_connection(self.key);
+    }
+}
+
+/// What came of waiting for the client's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Came {
+    /// More bytes are unread.
+    Bytes,
+    /// The client has sent its last byte.
+    End,
+    /// The connection is broken.
+    Broken,
+    /// The deadline has passed.
+    Late,
+}
+
+/// What came while a call was in flight.
+#[derive(Debug)]
+pub enum Event {
+    Deliveries(SmallVec<[Delivery; 1]>),
+    /// The client has sent its last byte.
+    End,
+    Broken,
+}
+
+/// Serves a connection to its end. `unread` was read on another shard.
+pub async fn serve(shard: Rc<Shard>, key: ConnectionKey, stream: TcpStream, unread: Vec<u8>) {
+    let (read, write) = stream.into_split();
+    let connection = Connection {
+        shard,
+        key,
+        inbound: Inbound::new(read, unread),
+        outbound: Some(write),
+    };
+    if let Err(panic) = tasks::contained(connection.run()).await {
+        tracing::error!(
+            panic = tasks::text(&*panic),
+            "a connection's task panicked; the connection is closed"
+        );
+    }
+}
+
+impl Connection {
+    async fn run(mut self) {
+        loop {
+            let (head, extent) = match self.next_head().await {
+                Ok(Some(found)) => found,
+                Ok(None) => return,
+                Err(refusal) => {
+                    self.refuse(refusal).await;
+                    return;
+                }
+            };
+            self.shard.counters.requests.add(1);
+            match exchange::exchange(&mut self, &head, extent).await {
+                After::Next => {}
+                After::Close => {
+                    self.linger().await;
+                    return;
+                }
+                After::Drop => return,
+                After::HandOver(owner) => {
+                    self.hand_over(owner).await;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn deadline_in(&self, milliseconds: u64) {
+        self.shard
+            .set_deadline(self.key, clock::now().after(milliseconds));
+    }
+
+    /// The next request's head, `None` when there is none to come.
+    async fn next_head(&mut self) -> Result<Option<(Head, HeadExtent)>, Refusal> {
+        let mut guard = HeadGuard::new();
+        let mut has_begun = false;
+        self.deadline_in(self.shard.config.idle_timeout_ms);
+        loop {
+            if let Some(extent) = guard.advance(self.inbound.unread())? {
+                let head = head::read(self.inbound.unread(), extent)?;
+                return Ok(Some((head, extent)));
+            }
+            if !has_begun && !self.inbound.unread().is_empty() {
+                has_begun = true;
+                self.deadline_in(self.shard.config.header_timeout_ms);
+            }
+            match self.read(0).await {
+                Came::Bytes => {}
+                Came::End if has_begun => {
+                    return Err(Refusal::bad("the request ended in the middle of its head"));
+                }
+                Came::Late if has_begun => {
+                    return Err(Refusal::new(408, "the request head did not come in time"));
+                }
+                Came::End | Came::Late | Came::Broken => return Ok(None),
+            }
+        }
+    }
+
+    /// Reads on, until bytes come, the end, or the deadline.
+    pub async fn read(&mut self, expected: usize) -> Came {
+        let Connection {
+            shard,
+            key,
+            inbound,
+            ..
+        } = self;
+        poll_fn(|cx| {
+            match inbound.poll_read(cx, expected) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Came::End),
+                Poll::Ready(Ok(_)) => return Poll::Ready(Came::Bytes),
+                Poll::Ready(Err(_)) => return Poll::Ready(Came::Broken),
+                Poll::Pending => {}
+            }
+            match shard.poll_connection(*key, cx) {
+                Some(Wake::Deadline) => Poll::Ready(Came::Late),
+                Some(Wake::Deliveries(_)) | None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Waits for what comes for the request in progress, with a read armed so
+    /// that a vanished client is noticed.
+    pub async fn event(&mut self) -> Event {
+        let Connection {
+            shard,
+            key,
+            inbound,
+            ..
+        } = self;
+        let had_ended = inbound.has_ended();
+        poll_fn(|cx| {
+            if let Some(Wake::Deliveries(deliveries)) = shard.poll_connection(*key, cx) {
+                return Poll::Ready(Event::Deliveries(deliveries));
+            }
+            match inbound.poll_watch(cx) {
+                Poll::Ready(Err(_)) => Poll::Ready(Event::Broken),
+                Poll::Ready(Ok(0)) if !had_ended => Poll::Ready(Event::End),
+                Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// The request in progress waits for its call, whose own time-out counts.
+    pub fn without_deadline(&self) {
+        self.shard.set_deadline(self.key, Millis::NEVER);
+    }
+
+    /// The time for a body begins.
+    pub fn body_deadline(&self) {
+        self.deadline_in(self.shard.config.body_timeout_ms);
+    }
+
+    /// Writes all of `bytes`. False if the connection is broken or the client
+    /// does not take them in time; a write that was given up may have been done
+    /// in part, so the connection must end then.
+    pub async fn write(&mut self, mut bytes: Vec<u8>) -> bool {
+        let mut from = 0;
+        while from < bytes.len() {
+            self.deadline_in(self.shard.config.write_timeout_ms);
+            let (shard, key) = (self.shard.clone(), self.key);
+            let rest = bytes.slice(from..);
+            let Some(outbound) = &mut self.outbound else {
+                return false;
+            };
+            let mut write = pin!(outbound.write(rest));
+            let written = poll_fn(|cx| {
+                if let Poll::Ready(written) = write.as_mut().poll(cx) {
+                    return Poll::Ready(Some(written));
+                }
+                match shard.poll_deadline(key, cx) {
+                    true => Poll::Ready(None),
+                    false => Poll::Pending,
+                }
+            })
+            .await;
+            match written {
+                Some((Ok(n), slice)) if n > 0 => {
+                    from += n;
+                    bytes = slice.into_inner();
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Answers a request whose head cannot be used, and ends.
+    async fn refuse(&mut self, refusal: Refusal) {
+        let body = reply::error(None, reply::INVALID_REQUEST, refusal.reason);
+        let date = self.shard.date();
+        let response = response::complete(&Manner::unread(), &date, refusal.status, b"", &body);
+        if self.write(response).await {
+            self.linger().await;
+        }
+    }
+
+    /// Closes our side and reads on for a moment, so that what the client still
+    /// sends does not make the kernel throw our answer away.
+    async fn linger(&mut self) {
+        let Some(outbound) = &mut self.outbound else {
+            return;
+        };
+        if outbound.shutdown().await.is_err() {
+            return;
+        }
+        self.deadline_in(LINGER_MS);
+        let mut left = LINGER_BYTES_MAX;
+        loop {
+            let n = self.inbound.unread().len();
+            self.inbound.consume(n);
+            left = left.saturating_sub(n);
+            if left == 0 || self.read(0).await != Came::Bytes {
+                return;
+            }
+        }
+    }
+
+    /// Gives the connection, with what is unread, to the shard that owns the
+    /// session that it speaks for.
+    async fn hand_over(mut self, owner: usize) {
+        // A head is only looked at when its read is done, so nothing is armed
+        // and the halves come together.
+        let (Some((read, unread)), Some(write)) = (self.inbound.take(), self.outbound.take())
+        else {
+            return;
+        };
+        let Ok(stream) = write.reunite(read) else {
+            return;
+        };
+        let handover = Handover {
+            socket: listener::into_descriptor(stream),
+            unread,
+        };
+        if let Err(handover) = self.shard.hand_over(owner, handover) {
+            tracing::warn!(owner, "a shard takes no more connections, one is closed");
+            listener::refuse_handover(&self.shard, handover);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The table of a shard's connections: where answers wait for their connection
+//! to take them, and what wakes it. An answer names connection, generation and
+//! exchange, so that it never reaches a later connection in the same place nor
+//! a later request of the same connection.
+
+use std::task::{Context, Waker};
+
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::limits::TICK_MS;
+use crate::routing::calls::ReplyTo;
+use crate::routing::time::Millis;
+use crate::routing::wheel::{Deadline, Wheel};
+
+use super::response::Manner;
+
+/// A connection's place in the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionKey {
+    place: u32,
+    generation: u32,
+}
+
+/// In which form the answer of the request in progress is wanted.
+#[derive(Debug)]
+pub enum Form {
+    /// No request waits for an answer.
+    Idle,
+    /// One JSON message: the answer is written as a whole response.
+    Json(Manner),
+    /// Bare messages, framed by the connection: SSE and batches.
+    Messages,
+}
+
+/// What has come for a connection.
+#[derive(Debug)]
+pub enum Delivery {
+    /// A whole HTTP response.
+    Response(Vec<u8>),
+    /// A JSON-RPC message for a place in the batch.
+    Message { part: u16, message: Vec<u8> },
+    /// The call was cancelled by its client; `error` is for clients that take
+    /// only JSON.
+    Cancelled { part: u16, error: Vec<u8> },
+}
+
+/// Why a connection was woken.
+#[derive(Debug)]
+pub enum Wake {
+    /// These came.
+    Deliveries(SmallVec<[Delivery; 1]>),
+    /// Its deadline has passed.
+    Deadline,
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    exchange: u32,
+    form: Form,
+    deliveries: SmallVec<[Delivery; 1]>,
+    deadline: Deadline,
+    is_due: bool,
+    waker: Option<Waker>,
+}
+
+/// The connections of one shard.
+#[derive(Debug)]
+pub struct Connections {
+    table: Slab<Entry>,
+    wheel: Wheel<ConnectionKey>,
+    next_generation: u32,
+}
+
+impl Connections {
+    pub fn new(now: Millis) -> Connections {
+        Connections {
+            table: Slab::new(),
+            wheel: Wheel::new(TICK_MS, now),
+            next_generation: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Adds a connection.
+    pub fn open(&mut self) -> ConnectionKey {
+        self.next_generation = self.next_generation.wrapping_add(1);
+        let generation = self.next_generation;
+        let place = self.table.insert(Entry {
+            generation,
+            exchange: 0,
+            form: Form::Idle,
+            deliveries: SmallVec::new(),
+            deadline: Deadline::default(),
+            is_due: false,
+            waker: None,
+        });
+        ConnectionKey {
+            place: place as u32,
+            generation,
+        }
+    }
+
+    /// Removes a connection; what still comes for it finds nobody.
+    pub fn close(&mut self, key: ConnectionKey) {
+        if self.entry(key).is_some() {
+            self.table.remove(key.place as usize);
+        }
+    }
+
+    fn entry(&mut self, key: ConnectionKey) -> Option<&mut Entry> {
+        self.table
+            .get_mut(key.place as usize)
+            .filter(|entry| entry.generation == key.generation)
+    }
+
+    /// A request begins: where its answers are to go.
+    pub fn begin(&mut self, key: ConnectionKey, form: Form) -> ReplyTo {
+        let mut exchange = 0;
+        if let Some(entry) = self.entry(key) {
+            entry.exchange = entry.exchange.wrapping_add(1);
+            entry.form = form;
+            entry.deliveries.clear();
+            exchange = entry.exchange;
+        }
+        ReplyTo {
+            connection: key.place,
+            connection_generation: key.generation,
+            exchange,
+            part: 0,
+        }
+    }
+
+    /// The request is over: what still comes for it is nobody's.
+    pub fn end(&mut self, key: ConnectionKey) {
+        if let Some(entry) = self.entry(key) {
+            entry.exchange = entry.exchange.wrapping_add(1);
+            entry.form = Form::Idle;
+            entry.deliveries.clear();
+        }
+    }
+
+    /// Delivers to the request that `to` names. `make` gets the form that it
+    /// wants. False if the connection or its request is gone.
+    pub fn deliver(&mut self, to: ReplyTo, make: impl FnOnce(&Form) -> Delivery) -> bool {
+        let key = ConnectionKey {
+            place: to.connection,
+            generation: to.connection_generation,
+        };
+        let Some(entry) = self.entry(key) else {
+            return false;
+        };
+        if entry.exchange != to.exchange || matches!(entry.form, Form::Idle) {
+            return false;
+        }
+        let delivery = make(&entry.form);
+        entry.deliveries.push(delivery);
+        if let Some(waker) = entry.waker.take() {
+            waker.wake();
+        }
+        true
+    }
+
+    /// What has come for the connection; else its task is woken when something does.
+    pub fn poll(&mut self, key: ConnectionKey, cx: &Context<'_>) -> Option<Wake> {
+        let entry = self.entry(key)?;
+        if !entry.deliveries.is_empty() {
+            return Some(Wake::Deliveries(std::mem::take(&mut entry.deliveries)));
+        }
+        if std::mem::take(&mut entry.is_due) {
+            return Some(Wake::Deadline);
+        }
+        match &mut entry.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            empty => *empty = Some(cx.waker().clone()),
+        }
+        None
+    }
+
+    /// Whether the connection's deadline has passed; else its task is woken
+    /// when it does. What has come for it stays.
+    pub fn poll_deadline(&mut self, key: ConnectionKey, cx: &Context<'_>) -> bool {
+        let Some(entry) = self.entry(key) else {
+            return true;
+        };
+        entry.waker = Some(cx.waker().clone());
+        std::mem::take(&mut entry.is_due)
+    }
+
+    /// Sets the connection's deadline; [`Millis::NEVER`] takes it away.
+    pub fn set_deadline(&mut self, key: ConnectionKey, due: Millis) {
+        let Connections { table, wheel, .. } = self;
+        if let Some(entry) = table.get_mut(key.place as usize)
+            && entry.generation == key.generation
+        {
+            entry.is_due = false;
+            wheel.set(&mut entry.deadline, key, due);
+        }
+    }
+
+    /// Time passes: connections that are due are woken.
+    pub fn tick(&mut self, now: Millis) {
+        for fired in self.wheel.fired(now) {
+            let key = fired.0;
+            let Some(entry) = self.table.get_mut(key.place as usize) else {
+                continue;
+            };
+            if entry.generation != key.generation
+                || !self.wheel.settle(&mut entry.deadline, fired, now)
+            {
+                continue;
+            }
+            entry.is_due = true;
+            if let Some(waker) = entry.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(_: &Form) -> Delivery {
+        Delivery::Message {
+            part: 0,
+            message: Vec::new(),
+        }
+    }
+
+    fn wake(connections: &mut Connections, key: ConnectionKey) -> Option<Wake> {
+        connections.poll(key, &Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn an_answer_reaches_only_the_request_that_it_names() {
+        let mut connections = Connections::new(Millis(0));
+        let key = connections.open();
+        let first = connections.begin(key, Form::Messages);
+        connections.end(key);
+        assert!(!connections.deliver(first, message), "the request is over");
+        let second = connections.begin(key, Form::Messages);
+        assert!(!connections.deliver(first, message), "a later request");
+        assert!(wake(&mut connections, key).is_none());
+        assert!(connections.deliver(second, message));
+        assert!(matches!(
+            wake(&mut connections, key),
+            Some(Wake::Deliveries(_))
+        ));
+    }
+
+    #[test]
+    fn a_later_connection_in_the_same_place_gets_nothing_of_the_former() {
+        let mut connections = Connections::new(Millis(0));
+        let key = connections.open();
+        let to = connections.begin(key, Form::Messages);
+        connections.close(key);
+        let other = connections.open();
+        connections.begin(other, Form::Messages);
+        assert_eq!(other.place, key.place);
+        assert!(!connections.deliver(to, message));
+        assert!(wake(&mut connections, other).is_none());
+    }
+
+    #[test]
+    fn a_deadline_wakes_once_and_a_new_one_forgets_the_old() {
+        let mut connections = Connections::new(Millis(0));
+        let key = connections.open();
+        connections.set_deadline(key, Millis(100));
+        connections.tick(Millis(1_000));
+        assert!(matches!(wake(&mut connections, key), Some(Wake::Deadline)));
+        assert!(wake(&mut connections, key).is_none());
+        connections.set_deadline(key, Millis(1_100));
+        connections.tick(Millis(2_000));
+        connections.set_deadline(key, Millis(9_000));
+        assert!(wake(&mut connections, key).is_none());
+    }
+}

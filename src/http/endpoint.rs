@@ -1,0 +1,392 @@
+//! The contract of the MCP endpoint for POST: from a body to a verdict, in the
+//! order of its checks (scan, session, version, the method's own rules). No
+//! waiting happens here; what is in flight afterwards is awaited by `exchange`.
+
+use super::connections::{ConnectionKey, Form};
+use super::head::{Head, SessionHeader};
+use super::response::{self, Manner};
+use super::shard::{ResponseMode, Shard};
+use crate::limits::BATCH_MESSAGES_MAX;
+use crate::routing::calls::ReplyTo;
+use crate::routing::client::{Step, unsupported_era};
+use crate::routing::session::{SessionId, SessionKey};
+use crate::runtime::clock;
+use crate::wire::reply::{self, Reason};
+use crate::wire::scan::{self, Envelope, Fault, Kind, ScanError};
+use crate::wire::version::{MODERN, Version};
+
+/// What to answer.
+#[derive(Debug)]
+pub enum Verdict {
+    /// This, at once. `fields` are whole lines.
+    Now {
+        status: u16,
+        fields: Vec<u8>,
+        body: Vec<u8>,
+    },
+    /// One message with status 200, in the form that the client takes.
+    Message { fields: Vec<u8>, message: Vec<u8> },
+    /// One call is in flight.
+    Call,
+    /// A batch: these answers are there already, so many calls are in flight.
+    Batch {
+        ready: Vec<Vec<u8>>,
+        in_flight: usize,
+    },
+}
+
+impl Verdict {
+    /// An error that breaks the contract of the transport: a status of its own
+    /// and a JSON body.
+    pub fn error(status: u16, id: Option<&[u8]>, code: i32, message: &str) -> Verdict {
+        Verdict::Now {
+            status,
+            fields: Vec::new(),
+            body: reply::error(id, code, message),
+        }
+    }
+
+    fn refused(body: Vec<u8>) -> Verdict {
+        Verdict::Now {
+            status: 400,
+            fields: Vec::new(),
+            body,
+        }
+    }
+
+    fn message(message: Vec<u8>) -> Verdict {
+        Verdict::Message {
+            fields: Vec::new(),
+            message,
+        }
+    }
+
+    fn accepted() -> Verdict {
+        Verdict::Now {
+            status: 202,
+            fields: Vec::new(),
+            body: Vec::new(),
+        }
+    }
+}
+
+/// Whether a call's answer goes out as SSE; `None` if the client takes neither.
+pub fn wants_sse(head: &Head, mode: ResponseMode) -> Option<bool> {
+    match (head.accept.json, head.accept.sse) {
+        (false, false) => None,
+        (true, false) => Some(false),
+        (false, true) => Some(true),
+        (true, true) => Some(mode == ResponseMode::Sse),
+    }
+}
+
+/// One POST on its way through the checks.
+struct Post<'a> {
+    shard: &'a Shard,
+    connection: ConnectionKey,
+    head: &'a Head,
+    manner: &'a Manner,
+}
+
+/// Decides about a POST whose body is `text`.
+pub fn post(
+    shard: &Shard,
+    connection: ConnectionKey,
+    head: &Head,
+    manner: &Manner,
+    text: &[u8],
+) -> Verdict {
+    let post = Post {
+        shard,
+        connection,
+        head,
+        manner,
+    };
+    if scan::is_batch(text) {
+        return post.batch(text).unwrap_or_else(|refused| refused);
+    }
+    match scan::scan(text) {
+        Ok(envelope) => post.message(text, &envelope),
+        Err(error) => post.unscannable(text, &error),
+    }
+    .unwrap_or_else(|refused| refused)
+}
+
+/// Finds the session that a head names, and checks the version header.
+pub fn session(shard: &Shard, head: &Head, id: Option<&[u8]>) -> Result<SessionKey, Verdict> {
+    let session_id = match head.session {
+        SessionHeader::Absent => {
+            return Err(Verdict::error(
+                400,
+                id,
+                reply::SESSION_NOT_FOUND,
+                "Session not found: the Mcp-Session-Id header is missing",
+            ));
+        }
+        SessionHeader::Malformed => None,
+        SessionHeader::Id(bits) => Some(SessionId(bits)),
+    };
+    let key = session_id.and_then(|id| shard.state.borrow().sessions.find(id));
+    let Some(key) = key else {
+        return Err(Verdict::error(
+            404,
+            id,
+            reply::SESSION_NOT_FOUND,
+            "Session not found",
+        ));
+    };
+    check_version(shard, head, key, id)?;
+    Ok(key)
+}
+
+/// The session's version governs; a header that names another supported one is
+/// counted, one that names none is refused.
+fn check_version(
+    shard: &Shard,
+    head: &Head,
+    key: SessionKey,
+    id: Option<&[u8]>,
+) -> Result<(), Verdict> {
+    let Some(header) = &head.protocol_version else {
+        return Ok(());
+    };
+    if header.as_bytes() == MODERN.as_bytes() {
+        return Err(Verdict::refused(unsupported_era(id)));
+    }
+    let Some(version) = Version::parse(header.as_bytes()) else {
+        return Err(Verdict::error(
+            400,
+            id,
+            reply::INVALID_REQUEST,
+            &format!(
+                "Unsupported MCP-Protocol-Version, supported are {}",
+                Version::SUPPORTED
+            ),
+        ));
+    };
+    let state = shard.state.borrow();
+    if state.sessions.get(key).map(|session| session.version) != Some(version) {
+        shard.counters.version_differs.add(1);
+    }
+    Ok(())
+}
+
+fn not_acceptable() -> Verdict {
+    Verdict::error(
+        406,
+        None,
+        reply::INVALID_REQUEST,
+        "Not acceptable: the client must take application/json or text/event-stream",
+    )
+}
+
+impl Post<'_> {
+    fn sse(&self) -> Option<bool> {
+        wants_sse(self.head, self.shard.config.response_mode)
+    }
+
+    /// Whether the message speaks the modern era, which is not built yet.
+    fn is_modern(&self, envelope: &Envelope<'_>) -> bool {
+        let header = self.head.protocol_version.as_ref();
+        header.is_some_and(|version| version.as_bytes() == MODERN.as_bytes())
+            || envelope.meta_protocol_version.is_some()
+    }
+
+    fn begin(&self, form: Form) -> ReplyTo {
+        self.shard.begin_exchange(self.connection, form)
+    }
+
+    fn unscannable(&self, text: &[u8], error: &ScanError) -> Result<Verdict, Verdict> {
+        if self.sse().is_none() {
+            return Err(not_acceptable());
+        }
+        let id = error.id.as_ref().map(|field| field.span.of(text));
+        let code = error.fault.code();
+        if code == reply::INVALID_PARAMS {
+            session(self.shard, self.head, id)?;
+            return Ok(Verdict::message(reply::error(
+                id,
+                code,
+                error.fault.sentence(),
+            )));
+        }
+        Err(Verdict::error(400, id, code, error.fault.sentence()))
+    }
+
+    fn message(&self, text: &[u8], envelope: &Envelope<'_>) -> Result<Verdict, Verdict> {
+        let is_request = envelope.kind == Kind::Request;
+        let sse = self.sse();
+        if is_request && sse.is_none() {
+            return Err(not_acceptable());
+        }
+        let id = envelope.id.as_ref().map(|field| field.span.of(text));
+        if is_request && envelope.method == "initialize" {
+            return self.initialize(text, envelope, id.unwrap_or_default());
+        }
+        if self.is_modern(envelope) {
+            return Err(Verdict::refused(unsupported_era(id)));
+        }
+        let session = session(self.shard, self.head, id)?;
+        let form = match sse {
+            Some(false) if is_request => Form::Json(self.manner.clone()),
+            _ => Form::Messages,
+        };
+        let reply_to = self.begin(form);
+        Ok(match self.route(session, text, envelope, reply_to) {
+            Step::Accepted => Verdict::accepted(),
+            Step::Answer(message) => Verdict::message(message),
+            Step::Refused(body) => Verdict::refused(body),
+            Step::InFlight => Verdict::Call,
+        })
+    }
+
+    /// Gives a message to the routing state, and does what it asks for.
+    fn route(
+        &self,
+        session: SessionKey,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+        reply_to: ReplyTo,
+    ) -> Step {
+        let mut ended = Vec::new();
+        let step = self.shard.state.borrow_mut().message(
+            session,
+            text,
+            envelope,
+            reply_to,
+            clock::now(),
+            &mut ended,
+        );
+        ended.iter().for_each(|ended| self.shard.tell(ended));
+        if matches!(step, Step::InFlight) {
+            self.shard.counters.calls.add(1);
+        }
+        self.shard.notify_hub();
+        step
+    }
+
+    fn initialize(
+        &self,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+        id: &[u8],
+    ) -> Result<Verdict, Verdict> {
+        let asked = envelope
+            .protocol_version
+            .as_ref()
+            .and_then(|field| field.text(text));
+        let Some(asked) = asked else {
+            return Ok(Verdict::message(reply::error(
+                Some(id),
+                reply::INVALID_PARAMS,
+                "initialize needs params.protocolVersion, a string",
+            )));
+        };
+        let handshake = self.shard.state.borrow().handshake().cloned();
+        let Some(handshake) = handshake else {
+            return Ok(Verdict::message(reply::failure(
+                Some(id),
+                Reason::UpstreamDown,
+            )));
+        };
+        let version = Version::negotiate(asked.as_bytes(), handshake.version);
+        let Ok(key) = self.shard.open_session(version) else {
+            return Err(Verdict::Now {
+                status: 503,
+                fields: b"retry-after: 1\r\n".to_vec(),
+                body: reply::failure(Some(id), Reason::Overloaded),
+            });
+        };
+        let mut fields = Vec::new();
+        if let Some(session) = self.shard.state.borrow().sessions.get(key) {
+            let mut buffer = uuid::Uuid::encode_buffer();
+            let id = uuid::Uuid::from_u128(session.id.0)
+                .hyphenated()
+                .encode_lower(&mut buffer);
+            response::field(&mut fields, "mcp-session-id", id.as_bytes());
+        }
+        Ok(Verdict::Message {
+            fields,
+            message: reply::result(id, handshake.result_for(version)),
+        })
+    }
+
+    fn batch(&self, text: &[u8]) -> Result<Verdict, Verdict> {
+        let spans = scan::batch(text)
+            .map_err(|fault| Verdict::error(400, None, fault.code(), fault.sentence()))?;
+        let session = session(self.shard, self.head, None)?;
+        let refuse = |sentence| Verdict::error(400, None, reply::INVALID_REQUEST, sentence);
+        let version = self
+            .shard
+            .state
+            .borrow()
+            .sessions
+            .get(session)
+            .map(|s| s.version);
+        if !version.is_some_and(Version::has_batches) {
+            return Err(refuse(
+                "JSON-RPC batches exist in protocol version 2025-03-26 only",
+            ));
+        }
+        if spans.is_empty() || spans.len() > BATCH_MESSAGES_MAX {
+            return Err(refuse("A batch holds 1 to 100 messages"));
+        }
+        let messages: Vec<_> = spans
+            .iter()
+            .map(|span| {
+                let text = span.of(text);
+                (text, scan::scan(text))
+            })
+            .collect();
+        let is_initialize = |envelope: &Envelope<'_>| {
+            envelope.kind == Kind::Request && envelope.method == "initialize"
+        };
+        if messages
+            .iter()
+            .any(|(_, scanned)| scanned.as_ref().is_ok_and(is_initialize))
+        {
+            return Err(refuse("initialize must not stand in a batch"));
+        }
+        let asks = |scanned: &Result<Envelope<'_>, ScanError>| match scanned {
+            Ok(envelope) => envelope.kind == Kind::Request,
+            Err(_) => true,
+        };
+        if self.sse().is_none() && messages.iter().any(|(_, scanned)| asks(scanned)) {
+            return Err(not_acceptable());
+        }
+        Ok(self.route_batch(session, &messages))
+    }
+
+    fn route_batch(
+        &self,
+        session: SessionKey,
+        messages: &[(&[u8], Result<Envelope<'_>, ScanError>)],
+    ) -> Verdict {
+        let mut reply_to = self.begin(Form::Messages);
+        let mut ready = Vec::new();
+        let mut in_flight = 0;
+        for (part, (text, scanned)) in messages.iter().enumerate() {
+            reply_to.part = part as u16;
+            match scanned {
+                Err(error) => {
+                    let id = error.id.as_ref().map(|field| field.span.of(text));
+                    let fault: Fault = error.fault;
+                    ready.push(reply::error(id, fault.code(), fault.sentence()));
+                }
+                Ok(envelope) if self.is_modern(envelope) => {
+                    let id = envelope.id.as_ref().map(|field| field.span.of(text));
+                    ready.push(unsupported_era(id));
+                }
+                Ok(envelope) => match self.route(session, text, envelope, reply_to) {
+                    Step::Accepted => {}
+                    Step::Answer(message) | Step::Refused(message) => ready.push(message),
+                    Step::InFlight => in_flight += 1,
+                },
+            }
+        }
+        match ready.is_empty() && in_flight == 0 {
+            true => Verdict::accepted(),
+            false => Verdict::Batch { ready, in_flight },
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! One request and its answer: the checks that need only the head, the body,
+//! the verdict of the endpoint, and the wait for what is in flight.
+
+use super::chunked::ChunkedBody;
+use super::connection::{Came, Connection, Event};
+use super::connections::Delivery;
+use super::endpoint::{self, Verdict};
+use super::guard::{HeadExtent, Refusal};
+use super::head::{Framing, Head, Method, SessionHeader};
+use super::response::{self, Manner, OriginAnswer};
+use crate::routing::session::SessionId;
+use crate::wire::headers::{CORS_ALLOW_HEADERS, CORS_ALLOW_METHODS, CORS_MAX_AGE};
+use crate::wire::reply;
+
+/// What becomes of the connection after a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum After {
+    /// The next request may come.
+    Next,
+    /// Answered, and to be closed.
+    Close,
+    /// Broken, or to be ended without a word.
+    Drop,
+    /// Nothing was answered: the session belongs to this shard.
+    HandOver(usize),
+}
+
+const ALLOWED: &[u8] = b"allow: POST, DELETE, OPTIONS\r\n";
+
+/// Serves the request whose head stands first in the unread bytes.
+pub async fn exchange(connection: &mut Connection, head: &Head, extent: HeadExtent) -> After {
+    let manner = manner(connection, head);
+    if let Some(early) = early(connection, head) {
+        connection.inbound.consume(extent.len);
+        return answer_early(connection, head, manner, early).await;
+    }
+    if let Some(owner) = owner_elsewhere(connection, head) {
+        return After::HandOver(owner);
+    }
+    connection.inbound.consume(extent.len);
+    match head.method {
+        Method::Delete => delete(connection, head, manner).await,
+        _ => post(connection, head, manner).await,
+    }
+}
+
+fn manner(connection: &Connection, head: &Head) -> Manner {
+    let policy = &connection.shard.config.policy;
+    let origin = match (&head.origin, policy.cors_origin(head)) {
+        (None, _) => OriginAnswer::None,
+        (Some(_), None) => OriginAnswer::Refused,
+        (Some(origin), Some(_)) => OriginAnswer::Allowed(origin.clone()),
+    };
+    Manner {
+        http11: head.http11,
+        close: head.close,
+        keep_alive_10: head.keep_alive_10,
+        head_only: head.method == Method::Head,
+        origin,
+    }
+}
+
+/// An answer that needs nothing but the head.
+struct Early {
+    status: u16,
+    fields: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl Early {
+    fn error(status: u16, message: &str) -> Early {
+        Early {
+            status,
+            fields: Vec::new(),
+            body: reply::error(None, reply::INVALID_REQUEST, message),
+        }
+    }
+}
+
+/// The checks on the head, in the order of the contract. `None`: go on, with
+/// POST or DELETE.
+fn early(connection: &Connection, head: &Head) -> Option<Early> {
+    let config = &connection.shard.config;
+    if let Err(forbidden) = config.policy.check(head) {
+        return Some(Early::error(403, &forbidden.to_string()));
+    }
+    if head.path() != config.path && !(head.method == Method::Options && head.path() == "*") {
+        return Some(Early::error(404, "There is nothing at this path"));
+    }
+    match head.method {
+        Method::Post => post_head(config.body_bytes_max, head),
+        Method::Delete => None,
+        Method::Options => Some(options(head)),
+        Method::Get | Method::Head | Method::Other => {
+            let mut early = Early::error(405, "Method not allowed");
+            early.fields = ALLOWED.to_vec();
+            Some(early)
+        }
+    }
+}
+
+fn post_head(body_bytes_max: usize, head: &Head) -> Option<Early> {
+    if !head.content_type_json {
+        return Some(Early::error(415, "Content-Type must be application/json"));
+    }
+    if head.content_encoded {
+        return Some(Early::error(415, "Content-Encoding is not supported"));
+    }
+    match head.framing {
+        Framing::Length(bytes) if bytes > body_bytes_max as u64 => Some(too_large(body_bytes_max)),
+        _ => None,
+    }
+}
+
+fn too_large(body_bytes_max: usize) -> Early {
+    Early::error(
+        413,
+        &format!("The body is larger than the limit of {body_bytes_max} bytes (--max-body)"),
+    )
+}
+
+fn options(head: &Head) -> Early {
+    let mut fields = ALLOWED.to_vec();
+    if head.preflight {
+        let methods = CORS_ALLOW_METHODS.as_bytes();
+        response::field(&mut fields, "access-control-allow-methods", methods);
+        let names = CORS_ALLOW_HEADERS.as_bytes();
+        response::field(&mut fields, "access-control-allow-headers", names);
+        response::field(
+            &mut fields,
+            "access-control-max-age",
+            CORS_MAX_AGE.as_bytes(),
+        );
+    }
+    Early {
+        status: 204,
+        fields,
+        body: Vec::new(),
+    }
+}
+
+/// The shard that owns the session that this request speaks for, if it is
+/// another one.
+fn owner_elsewhere(connection: &Connection, head: &Head) -> Option<usize> {
+    let shard = &connection.shard;
+    match head.session {
+        SessionHeader::Id(bits) => {
+            let owner = SessionId(bits).owner(shard.shards);
+            (owner != shard.index).then_some(owner)
+        }
+        SessionHeader::Absent | SessionHeader::Malformed => None,
+    }
+}
+
+/// Answers before the body was read. A body that is here already is thrown
+/// away; for one that is still to come the connection ends.
+async fn answer_early(
+    connection: &mut Connection,
+    head: &Head,
+    mut manner: Manner,
+    early: Early,
+) -> After {
+    match head.framing {
+        Framing::None => {}
+        Framing::Length(bytes) if bytes <= connection.inbound.unread().len() as u64 => {
+            connection.inbound.consume(bytes as usize);
+        }
+        Framing::Length(_) | Framing::Chunked => manner.close = true,
+    }
+    let date = connection.shard.date();
+    let response = response::complete(&manner, &date, early.status, &early.fields, &early.body);
+    finish(connection, &manner, response).await
+}
+
+async fn finish(connection: &mut Connection, manner: &Manner, response: Vec<u8>) -> After {
+    if !connection.write(response).await {
+        return After::Drop;
+    }
+    match manner.close || connection.inbound.has_ended() {
+        true => After::Close,
+        false => After::Next,
+    }
+}
+
+/// A body that has been read.
+enum Body {
+    /// It stands first in the unread bytes.
+    InPlace(usize),
+    /// It was put together from chunks.
+    Own(Vec<u8>),
+}
+
+/// Why a body was not read.
+enum NoBody {
+    Refused(Refusal),
+    Broken,
+}
+
+async fn read_body(connection: &mut Connection, head: &Head) -> Result<Body, NoBody> {
+    let limit = connection.shard.config.body_bytes_max;
+    let is_here = match head.framing {
+        Framing::None => true,
+        Framing::Length(bytes) => connection.inbound.unread().len() as u64 >= bytes,
+        Framing::Chunked => false,
+    };
+    if !is_here {
+        connection.body_deadline();
+        let goes_on = head.expect_continue && connection.inbound.unread().is_empty();
+        if goes_on
+            && !connection
+                .write(b"HTTP/1.1 100 Continue\r\n\r\n".to_vec())
+                .await
+        {
+            return Err(NoBody::Broken);
+        }
+        if goes_on {
+            connection.body_deadline();
+        }
+    }
+    match head.framing {
+        Framing::None => Ok(Body::InPlace(0)),
+        Framing::Length(bytes) => read_length(connection, bytes as usize).await,
+        Framing::Chunked => read_chunked(connection, limit).await,
+    }
+}
+
+async fn read_length(connection: &mut Connection, bytes: usize) -> Result<Body, NoBody> {
+    while connection.inbound.unread().len() < bytes {
+        let missing = bytes - connection.inbound.unread().len();
+        more(connection, missing).await?;
+    }
+    Ok(Body::InPlace(bytes))
+}
+
+async fn read_chunked(connection: &mut Connection, limit: usize) -> Result<Body, NoBody> {
+    let mut decoder = ChunkedBody::new(limit);
+    let mut body = Vec::new();
+    loop {
+        let fed = decoder
+            .feed(connection.inbound.unread(), &mut body)
+            .map_err(NoBody::Refused)?;
+        connection.inbound.consume(fed.consumed);
+        if fed.done {
+            return Ok(Body::Own(body));
+        }
+        more(connection, 0).await?;
+    }
+}
+
+async fn more(connection: &mut Connection, expected: usize) -> Result<(), NoBody> {
+    match connection.read(expected).await {
+        Came::Bytes => Ok(()),
+        Came::End => Err(NoBody::Refused(Refusal::bad(
+            "the request ended in the middle of its body",
+        ))),
+        Came::Late => Err(NoBody::Refused(Refusal::new(
+            408,
+            "the request body did not come in time",
+        ))),
+        Came::Broken => Err(NoBody::Broken),
+    }
+}
+
+async fn refuse_body(connection: &mut Connection, mut manner: Manner, no_body: NoBody) -> After {
+    let NoBody::Refused(refusal) = no_body else {
+        return After::Drop;
+    };
+    manner.close = true;
+    let early = match refusal.status {
+        413 => too_large(connection.shard.config.body_bytes_max),
+        status => Early::error(status, refusal.reason),
+    };
+    let date = connection.shard.date();
+    let response = response::complete(&manner, &date, early.status, b"", &early.body);
+    finish(connection, &manner, response).await
+}
+
+async fn delete(connection: &mut Connection, head: &Head, manner: Manner) -> After {
+    match read_body(connection, head).await {
+        Ok(Body::InPlace(bytes)) => connection.inbound.consume(bytes),
+        Ok(Body::Own(_)) => {}
+        Err(no_body) => return refuse_body(connection, manner, no_body).await,
+    }
+    let verdict = match endpoint::session(&connection.shard, head, None) {
+        Ok(session) => {
+            connection.shard.end_session(session);
+            Verdict::Now {
+                status: 204,
+                fields: Vec::new(),
+                body: Vec::new(),
+            }
+        }
+        Err(refused) => refused,
+    };
+    answer(connection, head, manner, verdict).await
+}
+
+async fn post(connection: &mut Connection, head: &Head, manner: Manner) -> After {
+    let verdict = match read_body(connection, head).await {
+        Ok(Body::InPlace(bytes)) => {
+            let text = &connection.inbound.unread()[..bytes];
+            let verdict = endpoint::post(&connection.shard, connection.key, head, &manner, text);
+            connection.inbound.consume(bytes);
+            verdict
+        }
+        Ok(Body::Own(text)) => {
+            endpoint::post(&connection.shard, connection.key, head, &manner, &text)
+        }
+        Err(no_body) => return refuse_body(connection, manner, no_body).await,
+    };
+    let after = answer(connection, head, manner, verdict).await;
+    connection.shard.end_exchange(connection.key);
+    after
+}
+
+async fn answer(
+    connection: &mut Connection,
+    head: &Head,
+    manner: Manner,
+    verdict: Verdict,
+) -> After {
+    let date = connection.shard.date();
+    let sse = endpoint::wants_sse(head, connection.shard.config.response_mode) == Some(true);
+    match verdict {
+        Verdict::Now {
+            status,
+            fields,
+            body,
+        } => {
+            let response = response::complete(&manner, &date, status, &fields, &body);
+            finish(connection, &manner, response).await
+        }
+        Verdict::Message { fields, message } if sse => {
+            let mut stream = Stream::new(manner);
+            stream.head(&date, &fields);
+            stream.message(&message);
+            stream.finish(connection).await
+        }
+        Verdict::Message { fields, message } => {
+            let response = response::complete(&manner, &date, 200, &fields, &message);
+            finish(connection, &manner, response).await
+        }
+        Verdict::Call if sse => await_stream(connection, manner, Vec::new(), 1).await,
+        Verdict::Call => await_json(connection, head, manner).await,
+        Verdict::Batch { ready, in_flight } if sse => {
+            await_stream(connection, manner, ready, in_flight).await
+        }
+        Verdict::Batch { ready, in_flight } => {
+            await_array(connection, manner, ready, in_flight).await
+        }
+    }
+}
+
+/// Waits for the answer of one call, as JSON. A client that has sent its last
+/// byte still gets it.
+async fn await_json(connection: &mut Connection, head: &Head, manner: Manner) -> After {
+    connection.without_deadline();
+    loop {
+        let deliveries = match connection.event().await {
+            Event::Deliveries(deliveries) => deliveries,
+            Event::End => continue,
+            Event::Broken => return After::Drop,
+        };
+        for delivery in deliveries {
+            let date = connection.shard.date();
+            let response = match delivery {
+                Delivery::Response(response) => response,
+                Delivery::Message { message, .. } => {
+                    response::complete(&manner, &date, 200, b"", &message)
+                }
+                Delivery::Cancelled { error, .. } if !head.accept.sse => {
+                    response::complete(&manner, &date, 200, b"", &error)
+                }
+                Delivery::Cancelled { .. } => {
+                    let mut stream = Stream::new(manner);
+                    stream.head(&date, b"");
+                    return stream.finish(connection).await;
+                }
+            };
+            return finish(connection, &manner, response).await;
+        }
+    }
+}
+
+/// Waits for all answers of a batch, as one array.
+async fn await_array(
+    connection: &mut Connection,
+    manner: Manner,
+    mut answers: Vec<Vec<u8>>,
+    mut in_flight: usize,
+) -> After {
+    connection.without_deadline();
+    while in_flight > 0 {
+        let deliveries = match connection.event().await {
+            Event::Deliveries(deliveries) => deliveries,
+            Event::End => continue,
+            Event::Broken => return After::Drop,
+        };
+        for delivery in deliveries {
+            in_flight = in_flight.saturating_sub(1);
+            match delivery {
+                Delivery::Message { message, .. } => answers.push(message),
+                Delivery::Cancelled { error, .. } => answers.push(error),
+                Delivery::Response(_) => {} // only single calls have this form
+            }
+        }
+    }
+    let mut array = vec![b'['];
+    array.extend_from_slice(&answers.join(&b","[..]));
+    array.push(b']');
+    let date = connection.shard.date();
+    let response = response::complete(&manner, &date, 200, b"", &array);
+    finish(connection, &manner, response).await
+}
+
+/// Waits for the answers of one or more calls, each sent as an event when it
+/// comes. The head goes out at once; a client that ends is gone.
+async fn await_stream(
+    connection: &mut Connection,
+    manner: Manner,
+    ready: Vec<Vec<u8>>,
+    mut in_flight: usize,
+) -> After {
+    let mut stream = Stream::new(manner);
+    stream.head(&connection.shard.date(), b"");
+    ready.iter().for_each(|message| stream.message(message));
+    while in_flight > 0 {
+        if !stream.flush(connection).await {
+            return After::Drop;
+        }
+        connection.without_deadline();
+        let Event::Deliveries(deliveries) = connection.event().await else {
+            return After::Drop;
+        };
+        for delivery in deliveries {
+            in_flight = in_flight.saturating_sub(1);
+            if let Delivery::Message { message, .. } = delivery {
+                stream.message(&message);
+            }
+        }
+    }
+    stream.finish(connection).await
+}
+
+/// An SSE answer under construction; what has gathered goes out in one write.
+struct Stream {
+    manner: Manner,
+    bytes: Vec<u8>,
+}
+
+impl Stream {
+    fn new(mut manner: Manner) -> Stream {
+        // Without chunks only the close tells where the answer ends.
+        if !manner.http11 {
+            manner.close = true;
+            manner.keep_alive_10 = false;
+        }
+        Stream {
+            manner,
+            bytes: Vec::new(),
+        }
+    }
+
+    fn head(&mut self, date: &response::DateLine, fields: &[u8]) {
+        response::sse_head(&mut self.bytes, &self.manner, date, fields);
+    }
+
+    fn message(&mut self, message: &[u8]) {
+        response::sse_message(&mut self.bytes, &self.manner, message);
+    }
+
+    async fn flush(&mut self, connection: &mut Connection) -> bool {
+        connection.write(std::mem::take(&mut self.bytes)).await
+    }
+
+    async fn finish(mut self, connection: &mut Connection) -> After {
+        response::sse_end(&mut self.bytes, &self.manner);
+        finish(connection, &self.manner, self.bytes).await
+    }
+}

@@ -1,0 +1,122 @@
+//! Accepting connections, in a task of its own that is never raced against
+//! anything (a dropped accept loses a connection).
+
+use std::io;
+use std::net::TcpListener as StdListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use monoio::io::AsyncWriteRentExt;
+use monoio::net::{TcpListener, TcpStream};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use super::connection;
+use super::response::{self, Manner};
+use super::shard::{Handover, Shard};
+use crate::runtime::driver::Driver;
+use crate::runtime::tasks;
+
+/// Puts a listener on the loop of this thread.
+pub fn adopt(listener: StdListener, driver: Driver) -> io::Result<TcpListener> {
+    // io_uring answers EAGAIN for a non-blocking listener, epoll needs one.
+    listener.set_nonblocking(driver == Driver::Epoll)?;
+    TcpListener::from_std(listener)
+}
+
+/// Accepts for as long as the shard runs.
+pub async fn accept(shard: Rc<Shard>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => admit(&shard, stream),
+            Err(error) => {
+                // Out of descriptors: accepting again at once would spin.
+                tracing::warn!(%error, "cannot accept a connection");
+                monoio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+fn admit(shard: &Rc<Shard>, stream: TcpStream) {
+    if let Err(error) = prepare(&stream) {
+        tracing::debug!(%error, "a connection ended before it began");
+        return;
+    }
+    start(shard, stream, Vec::new());
+}
+
+/// Takes a connection that another shard has handed over.
+pub fn take_over(shard: &Rc<Shard>, handover: Handover) {
+    let stream = std::net::TcpStream::from(handover.socket);
+    let adopted = stream
+        .set_nonblocking(shard.driver == Driver::Epoll)
+        .and_then(|()| TcpStream::from_std(stream));
+    match adopted {
+        Ok(stream) => start(shard, stream, handover.unread),
+        Err(error) => tracing::warn!(%error, "a connection was lost on its way between shards"),
+    }
+}
+
+fn start(shard: &Rc<Shard>, stream: TcpStream, unread: Vec<u8>) {
+    match shard.open_connection() {
+        Some(key) => {
+            let shard = shard.clone();
+            tasks::spawn("connection", connection::serve(shard, key, stream, unread));
+        }
+        None => {
+            tasks::spawn("refuse", refuse(shard.clone(), stream));
+        }
+    }
+}
+
+/// Over `--max-connections`: an answer, and the end. The answer is small enough
+/// for an empty socket buffer, so this does not wait for the client.
+async fn refuse(shard: Rc<Shard>, mut stream: TcpStream) {
+    let body = br#"{"jsonrpc":"2.0","error":{"code":-32603,"message":"Too many connections","data":{"reason":"overloaded"}}}"#;
+    let response = response::complete(
+        &Manner::unread(),
+        &shard.date(),
+        503,
+        b"retry-after: 1\r\n",
+        body,
+    );
+    let (result, _) = stream.write_all(response).await;
+    if let Err(error) = result {
+        tracing::debug!(%error, "a refused connection was gone");
+    }
+}
+
+/// Refuses a connection that its owner shard did not take.
+pub fn refuse_handover(shard: &Rc<Shard>, handover: Handover) {
+    if let Ok(stream) = TcpStream::from_std(std::net::TcpStream::from(handover.socket)) {
+        tasks::spawn("refuse", refuse(shard.clone(), stream));
+    }
+}
+
+/// Accepted sockets come without these.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let fd = borrow(stream);
+    fcntl_setfd(fd, FdFlags::CLOEXEC)?;
+    // A peer that vanished without a word is found after this, even while
+    // nothing but keep-alives is sent to it.
+    rustix::net::sockopt::set_tcp_user_timeout(fd, 60_000)?;
+    Ok(())
+}
+
+fn borrow(stream: &TcpStream) -> std::os::fd::BorrowedFd<'_> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: `stream` owns the descriptor and is borrowed for as long as the
+    // result, so the descriptor stays open.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(stream.as_raw_fd()) }
+}
+
+/// Turns a stream whose two halves have come together again into its descriptor.
+pub fn into_descriptor(stream: TcpStream) -> OwnedFd {
+    use std::os::fd::{FromRawFd, IntoRawFd};
+    // SAFETY: the descriptor is given up by the stream and owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(stream.into_raw_fd()) };
+    debug_assert!(fd.as_fd().try_clone_to_owned().is_ok());
+    fd
+}

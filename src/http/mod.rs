@@ -1,0 +1,16 @@
+//! The downstream face: the listener, the request guard, the connection loop,
+//! the contract of the MCP endpoint, the responses.
+
+pub mod chunked;
+pub mod codec;
+pub mod connection;
+pub mod connections;
+pub mod endpoint;
+pub mod exchange;
+pub mod guard;
+pub mod head;
+pub mod inbound;
+pub mod listener;
+pub mod policy;
+pub mod response;
+pub mod shard;

@@ -1,0 +1,303 @@
+//! One shard's own world, reached by every task of its thread and by no other
+//! thread: its routing state, its connections, its settings, its neighbours.
+//! No borrow of a cell is held across a wait.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::connections::{ConnectionKey, Connections, Delivery, Form, Wake};
+use super::policy::Policy;
+use super::response::{self, DateLine};
+use crate::routing::calls::{Call, ReplyTo};
+use crate::routing::drops::DropReason;
+use crate::routing::session::SessionKey;
+use crate::routing::shard::{Ended, SessionsFull, ShardState};
+use crate::routing::time::Millis;
+use crate::routing::upstream_id::UpstreamId;
+use crate::runtime::bell::{Post, PostError};
+use crate::runtime::clock;
+use crate::runtime::counters::Counters;
+use crate::runtime::driver::Driver;
+use crate::runtime::notify::Notify;
+use crate::wire::reply::Reason;
+use crate::wire::span::Span;
+use crate::wire::splice::{Edit, splice};
+use crate::wire::version::Version;
+
+/// In which form answers are given to clients that take both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum ResponseMode {
+    /// JSON.
+    Auto,
+    /// JSON.
+    Json,
+    /// SSE.
+    Sse,
+}
+
+/// The settings of the downstream face. Times in milliseconds.
+#[derive(Debug)]
+pub struct FaceConfig {
+    /// The path of the MCP endpoint.
+    pub path: String,
+    pub policy: Policy,
+    pub response_mode: ResponseMode,
+    /// Bytes of a request body at most.
+    pub body_bytes_max: usize,
+    /// Connections of one shard at most.
+    pub connections_max: usize,
+    /// From the first byte of a head to its end.
+    pub header_timeout_ms: u64,
+    /// From the end of a head to the end of its body.
+    pub body_timeout_ms: u64,
+    /// Between two requests.
+    pub idle_timeout_ms: u64,
+    /// For one response to be taken.
+    pub write_timeout_ms: u64,
+}
+
+/// A connection on its way to the shard that owns the session it speaks for.
+#[derive(Debug)]
+pub struct Handover {
+    pub socket: OwnedFd,
+    /// What has been read of it and not been answered: it starts with the head
+    /// of the request that moved it.
+    pub unread: Vec<u8>,
+}
+
+/// The world of one shard.
+pub struct Shard {
+    pub index: usize,
+    pub shards: usize,
+    pub driver: Driver,
+    pub config: Arc<FaceConfig>,
+    pub state: RefCell<ShardState>,
+    connections: RefCell<Connections>,
+    /// Rung when there are lines for the hub.
+    pub lines_ready: Rc<Notify>,
+    /// The other shards, in their order; the own place is never used.
+    pub peers: Vec<Post<Handover>>,
+    pub counters: Arc<Counters>,
+    date: Cell<(u64, DateLine)>,
+}
+
+impl Shard {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once, by the one place that knows all parts"
+    )]
+    pub fn new(
+        index: usize,
+        shards: usize,
+        driver: Driver,
+        config: Arc<FaceConfig>,
+        state: ShardState,
+        lines_ready: Rc<Notify>,
+        peers: Vec<Post<Handover>>,
+        counters: Arc<Counters>,
+    ) -> Rc<Shard> {
+        Rc::new(Shard {
+            index,
+            shards,
+            driver,
+            config,
+            state: RefCell::new(state),
+            connections: RefCell::new(Connections::new(clock::now())),
+            lines_ready,
+            peers,
+            counters,
+            date: Cell::new((u64::MAX, [0; 37])),
+        })
+    }
+
+    /// The `date` field, formatted once a second.
+    pub fn date(&self) -> DateLine {
+        let second = clock::now().0 / 1_000;
+        let (known, line) = self.date.get();
+        if known == second {
+            return line;
+        }
+        let line = response::date_line(std::time::SystemTime::now());
+        self.date.set((second, line));
+        line
+    }
+
+    pub fn open_connection(&self) -> Option<ConnectionKey> {
+        let mut connections = self.connections.borrow_mut();
+        if connections.len() >= self.config.connections_max {
+            return None;
+        }
+        let key = connections.open();
+        self.counters.connections.set(connections.len() as u64);
+        Some(key)
+    }
+
+    pub fn close_connection(&self, key: ConnectionKey) {
+        let mut connections = self.connections.borrow_mut();
+        connections.close(key);
+        self.counters.connections.set(connections.len() as u64);
+    }
+
+    pub fn begin_exchange(&self, key: ConnectionKey, form: Form) -> ReplyTo {
+        self.connections.borrow_mut().begin(key, form)
+    }
+
+    pub fn end_exchange(&self, key: ConnectionKey) {
+        self.connections.borrow_mut().end(key);
+    }
+
+    pub fn poll_connection(&self, key: ConnectionKey, cx: &std::task::Context<'_>) -> Option<Wake> {
+        self.connections.borrow_mut().poll(key, cx)
+    }
+
+    pub fn poll_deadline(&self, key: ConnectionKey, cx: &std::task::Context<'_>) -> bool {
+        self.connections.borrow_mut().poll_deadline(key, cx)
+    }
+
+    pub fn set_deadline(&self, key: ConnectionKey, due: Millis) {
+        self.connections.borrow_mut().set_deadline(key, due);
+    }
+
+    /// Opens a session of `version`, under an id from the system's random source.
+    pub fn open_session(&self, version: Version) -> Result<SessionKey, SessionsFull> {
+        let draw = || uuid::Uuid::new_v4().as_u128();
+        self.state
+            .borrow_mut()
+            .open_session(version, clock::now(), draw)
+    }
+
+    /// The server's answer to call `id`: to the client that asked, with its own id.
+    pub fn answer(&self, id: UpstreamId, id_span: Span, line: &[u8]) {
+        let call = self.state.borrow_mut().answered(id, clock::now());
+        match call {
+            Some(call) => {
+                self.counters.answers.add(1);
+                self.deliver_line(&call, id_span, line);
+            }
+            None => {
+                self.counters.dropped(DropReason::LateAnswer);
+            }
+        }
+    }
+
+    fn deliver_line(&self, call: &Call, id_span: Span, line: &[u8]) {
+        let client_id = call.client_id.raw();
+        let mut edits = [Edit {
+            span: id_span,
+            with: client_id,
+        }];
+        let bytes = line.len() - id_span.len() + client_id.len();
+        let delivered = self
+            .connections
+            .borrow_mut()
+            .deliver(call.reply_to, |form| match form {
+                Form::Json(manner) => {
+                    let mut out = Vec::new();
+                    response::json_head(&mut out, manner, &self.date(), bytes);
+                    let head = out.len();
+                    splice(&mut out, line, &mut edits);
+                    debug_assert_eq!(out.len(), head + bytes, "the length was announced");
+                    Delivery::Response(out)
+                }
+                Form::Messages | Form::Idle => {
+                    let mut message = Vec::new();
+                    splice(&mut message, line, &mut edits);
+                    Delivery::Message {
+                        part: call.reply_to.part,
+                        message,
+                    }
+                }
+            });
+        if !delivered {
+            self.counters.dropped(DropReason::ClientGone);
+        }
+    }
+
+    /// Tells the client of a call that ended without an answer.
+    pub fn tell(&self, ended: &Ended) {
+        let to = ended.reply_to();
+        let date = self.date();
+        self.connections.borrow_mut().deliver(to, |form| {
+            let message = ended.body();
+            match form {
+                _ if ended.reason == Reason::Cancelled => Delivery::Cancelled {
+                    part: to.part,
+                    error: message,
+                },
+                Form::Json(manner) => {
+                    Delivery::Response(response::complete(manner, &date, 200, b"", &message))
+                }
+                Form::Messages | Form::Idle => Delivery::Message {
+                    part: to.part,
+                    message,
+                },
+            }
+        });
+    }
+
+    /// The server reported progress on call `id`.
+    pub fn progress(&self, id: UpstreamId) {
+        self.state.borrow_mut().progressed(id, clock::now());
+        self.counters.dropped(DropReason::Progress);
+    }
+
+    /// The upstream is gone: every call in flight is answered.
+    pub fn upstream_down(&self) {
+        let mut ended = Vec::new();
+        self.state.borrow_mut().upstream_down(&mut ended);
+        ended.iter().for_each(|ended| self.tell(ended));
+    }
+
+    /// Ends a session.
+    pub fn end_session(&self, key: SessionKey) {
+        let mut ended = Vec::new();
+        self.state.borrow_mut().end_session(key, &mut ended);
+        ended.iter().for_each(|ended| self.tell(ended));
+        self.notify_hub();
+    }
+
+    /// Rings for the hub if there are lines for it.
+    pub fn notify_hub(&self) {
+        if self.state.borrow().outgoing.has_batch() {
+            self.lines_ready.notify();
+        }
+    }
+
+    /// `bytes` of the shard's lines have been written.
+    pub fn written(&self, bytes: usize) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.outgoing.written(bytes);
+            state.refill();
+        }
+        self.notify_hub();
+    }
+
+    /// Time passes.
+    pub fn tick(&self) {
+        let now = clock::now();
+        self.connections.borrow_mut().tick(now);
+        let mut ended = Vec::new();
+        self.state.borrow_mut().tick(now, &mut ended);
+        if !ended.is_empty() {
+            ended.iter().for_each(|ended| self.tell(ended));
+            self.notify_hub();
+        }
+    }
+
+    /// Hands a connection over to shard `owner`. False if that shard's mailbox
+    /// is full: the connection comes back in the error.
+    pub fn hand_over(&self, owner: usize, handover: Handover) -> Result<(), Handover> {
+        let peer = &self.peers[owner];
+        match peer.send(handover) {
+            Ok(()) => {
+                peer.ring();
+                self.counters.handovers.add(1);
+                Ok(())
+            }
+            Err(PostError::Full(handover) | PostError::Gone(handover)) => Err(handover),
+        }
+    }
+}

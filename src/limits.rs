@@ -1,0 +1,86 @@
+//! The bounds that are not flags, in one place, each with its reason. Bounds
+//! that users may tune are flags with defaults in `cli`.
+
+/// Shards at most: the shard takes eight bits of an upstream id, and 0 there
+/// means the hub's own requests.
+pub const SHARDS_MAX: usize = 255;
+
+/// A shard reuses call slots only once it has this many, oldest first, so that
+/// a late answer meets a generation that has moved on and not a fresh call.
+pub const SLOTS_BEFORE_REUSE: usize = 4_096;
+
+/// Calls in flight on one shard at most: a slot has twenty bits in an id.
+pub const SLOTS_MAX: usize = 1 << 20;
+
+/// Messages in one JSON-RPC batch at most (2025-03-26).
+pub const BATCH_MESSAGES_MAX: usize = 100;
+
+/// First read buffer of a connection, bytes: a head and a 200-byte call fit,
+/// and ten thousand idle connections cost 20 MiB.
+pub const READ_BYTES_MIN: usize = 2 << 10;
+
+/// A read buffer that is filling grows to this, bytes; a larger body grows it
+/// to the body's own size.
+pub const READ_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of later requests that are kept while a request is being answered.
+pub const PIPELINED_BYTES_MAX: usize = READ_BYTES_MAX;
+
+/// Bytes of a refused body that are read and thrown away so that the client
+/// sees the answer before the reset.
+pub const LINGER_BYTES_MAX: usize = 1 << 20;
+
+/// How long that may take, milliseconds.
+pub const LINGER_MS: u64 = 1_000;
+
+/// Chunk of one read from the server, bytes (measured: larger ones gain nothing).
+pub const UPSTREAM_READ_BYTES: usize = 64 << 10;
+
+/// Bytes gathered into one write to the server: the size asked of the pipe.
+pub const UPSTREAM_WRITE_BYTES: usize = 256 << 10;
+
+/// The size asked of both pipes, bytes: 64 KiB echoes took 129 us with the
+/// default and 78 us with this.
+pub const PIPE_BYTES: usize = 1 << 20;
+
+/// Bytes that a shard may have on their way to the server's pipe; what is
+/// over waits in the shard, where it is taken in turns between sessions.
+pub const SHARD_WINDOW_BYTES: usize = 256 << 10;
+
+/// Bytes of answers that the hub keeps for one shard that does not take them;
+/// over it the hub stops reading the server.
+pub const HUB_OVERFLOW_BYTES: usize = 8 << 20;
+
+/// Bytes of the hub's own answers to the server (refused requests, pings) that
+/// wait for its pipe; over it they are dropped and counted.
+pub const HUB_ANSWERS_BYTES: usize = 1 << 20;
+
+/// An answer of at least this many bytes is moved to its shard whole; smaller
+/// ones are copied into one buffer per shard and batch.
+pub const LARGE_ANSWER_BYTES: usize = 32 << 10;
+
+/// Messages that a loop handles before it lets the others run.
+pub const MESSAGES_PER_TURN: usize = 1_000;
+
+/// Batches in a mailbox at most, either way.
+pub const MAILBOX_BATCHES: usize = 256;
+
+/// Connections on their way from one shard to another at most, per shard.
+pub const HANDOVERS_MAX: usize = 1_024;
+
+/// Granularity of every deadline on a shard, milliseconds.
+pub const TICK_MS: u64 = 50;
+
+/// Bytes of one line of the server's stderr in the log.
+pub const STDERR_LINE_BYTES: usize = 1 << 10;
+
+/// Lines of the server's stderr in the log, per second; the rest is counted.
+pub const STDERR_LINES_PER_SECOND: u32 = 200;
+
+/// How long a server may take to end after its stdin was closed, and again
+/// after SIGTERM, milliseconds.
+pub const CHILD_EXIT_MS: u64 = 2_000;
+
+/// Entries of a submission queue: a full one is flushed in the middle of a
+/// turn; 256 already served 10,000 idle streams.
+pub const RING_ENTRIES: u32 = 1_024;

@@ -1,0 +1,88 @@
+//! The binary: flags in, the server run, one sentence and an exit code out.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use mimalloc::MiMalloc;
+use tracing_appender::non_blocking::WorkerGuard;
+use tracing_subscriber::filter::LevelFilter;
+
+use ringway::cli::{Cli, Command, Config, LogFormat, LogLevel, ServeFlags};
+use ringway::upstream::child::ServerCommand;
+use ringway::{demo, server, upstream};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// Exit code for flags that do not fit, as clap uses it for those that do not parse.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Serve { flags, server } => {
+            let mut words = server.into_iter();
+            let command = words.next().map(|program| ServerCommand {
+                program,
+                arguments: words.collect(),
+            });
+            match command {
+                Some(command) => serve(*flags, command),
+                None => fail(USAGE, "the server's command is missing"),
+            }
+        }
+        Command::Demo { flags } => {
+            let command = ServerCommand {
+                program: "/proc/self/exe".into(),
+                arguments: vec!["demo-server".into()],
+            };
+            serve(*flags, command)
+        }
+        Command::DemoServer => match demo::run(&demo::DemoOptions::default()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(1, &format!("the demo server failed: {error}")),
+        },
+        Command::UpstreamGuard => upstream::guard::run(),
+    }
+}
+
+fn serve(flags: ServeFlags, command: ServerCommand) -> ExitCode {
+    let config = match flags.validate(command) {
+        Ok(config) => config,
+        Err(error) => return fail(USAGE, &error.to_string()),
+    };
+    let log = start_log(&config);
+    let outcome = server::run(config);
+    // What the log still holds is written before the last sentence.
+    drop(log);
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &error.to_string()),
+    }
+}
+
+fn fail(code: u8, sentence: &str) -> ExitCode {
+    eprintln!("ringway: {sentence}");
+    ExitCode::from(code)
+}
+
+/// The log goes to stderr through a thread of its own: a reader that stalls
+/// must not stall a shard. Lines over its queue are dropped.
+fn start_log(config: &Config) -> WorkerGuard {
+    let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
+    let level = match config.log_level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let log = tracing_subscriber::fmt()
+        .with_writer(writer)
+        .with_max_level(level)
+        .with_ansi(false);
+    match config.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+    guard
+}

@@ -1,0 +1,423 @@
+//! The call table of one shard: a slot per call in flight. The slot and its
+//! generation make the upstream id; a client's own id is looked up here too, so
+//! that the same id twice in flight in one session is refused and a cancel
+//! finds its call.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::session::{Session, SessionKey};
+use super::time::Millis;
+use super::upstream_id::{GENERATION_MAX, UpstreamId};
+use super::wheel::Deadline;
+use crate::limits::SLOTS_BEFORE_REUSE;
+use crate::wire::scan::{Field, Shape};
+
+/// A client's JSON-RPC id: the raw JSON that its answer will carry, and the
+/// form in which two ids are compared by value.
+#[derive(Clone, Debug)]
+pub struct ClientId {
+    raw: SmallVec<[u8; 24]>,
+    /// The decoded form of an id that was spelled with escapes.
+    decoded: Option<Box<[u8]>>,
+}
+
+impl ClientId {
+    /// Reads an id that the scan has accepted: a string or an integer.
+    pub fn read(field: &Field, text: &[u8]) -> ClientId {
+        let raw = field.span.of(text);
+        let decoded = match field.shape {
+            Shape::String { escaped: true } => field.text(text).map(quoted),
+            _ => None,
+        };
+        ClientId {
+            raw: SmallVec::from_slice(raw),
+            decoded,
+        }
+    }
+
+    /// The id as its client spelled it.
+    pub fn raw(&self) -> &[u8] {
+        &self.raw
+    }
+
+    /// Equal for equal ids, and only for those: `1` and `"1"` differ, `"a"` and
+    /// `"\u0061"` do not.
+    fn value(&self) -> &[u8] {
+        self.decoded.as_deref().unwrap_or(&self.raw)
+    }
+}
+
+fn quoted(text: Cow<'_, str>) -> Box<[u8]> {
+    let mut value = Vec::with_capacity(text.len() + 2);
+    value.push(b'"');
+    value.extend_from_slice(text.as_bytes());
+    value.push(b'"');
+    value.into_boxed_slice()
+}
+
+/// Where the answer of a call goes: a connection of the shard and the place in
+/// its batch (0 for a single request).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplyTo {
+    pub connection: u32,
+    /// Tells a connection from a later one in the same place.
+    pub connection_generation: u32,
+    /// Tells a request of that connection from a later one.
+    pub exchange: u32,
+    pub part: u16,
+}
+
+/// One downstream request that is in flight upstream.
+#[derive(Debug)]
+pub struct Call {
+    pub session: SessionKey,
+    pub client_id: ClientId,
+    pub reply_to: ReplyTo,
+    /// When it began.
+    pub started: Millis,
+    /// It has been handed to the hub: a cancel must follow it.
+    pub sent: bool,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    call: Option<Call>,
+    deadline: Deadline,
+    /// Neighbours in the list of the session's calls.
+    newer: Option<u32>,
+    older: Option<u32>,
+}
+
+/// Why a call cannot begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BeginError {
+    /// The session has a call in flight under the same id.
+    #[error("the id is in flight already in this session")]
+    DuplicateId,
+    /// The table is full.
+    #[error("too many calls in flight")]
+    Full,
+}
+
+/// The calls in flight of one shard.
+#[derive(Debug)]
+pub struct Calls {
+    shard: usize,
+    slots: Vec<Slot>,
+    /// Free slots, the one that has been free longest first.
+    free: VecDeque<u32>,
+    by_client_id: HashTable<u32>,
+    hasher: ahash::RandomState,
+    max: usize,
+    /// Slots exist up to here before one is used again.
+    reuse_from: usize,
+}
+
+impl Calls {
+    /// A table for at most `max` calls of shard `shard`.
+    pub fn new(shard: usize, max: usize, hasher: ahash::RandomState) -> Calls {
+        Calls {
+            shard,
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            by_client_id: HashTable::new(),
+            hasher,
+            max,
+            reuse_from: SLOTS_BEFORE_REUSE,
+        }
+    }
+
+    /// Calls in flight.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn hash(&self, session: SessionKey, value: &[u8]) -> u64 {
+        let mut state = self.hasher.build_hasher();
+        session.hash(&mut state);
+        value.hash(&mut state);
+        state.finish()
+    }
+
+    fn slot_of(&self, session: SessionKey, client_id: &ClientId) -> Option<u32> {
+        let value = client_id.value();
+        let slots = &self.slots;
+        self.by_client_id
+            .find(self.hash(session, value), |slot| {
+                matches!(&slots[*slot as usize].call,
+                    Some(call) if call.session == session && call.client_id.value() == value)
+            })
+            .copied()
+    }
+
+    /// Begins a call of `session`, which must be the one that `call` names.
+    pub fn begin(&mut self, session: &mut Session, call: Call) -> Result<UpstreamId, BeginError> {
+        if self.slot_of(call.session, &call.client_id).is_some() {
+            return Err(BeginError::DuplicateId);
+        }
+        if self.len() >= self.max {
+            return Err(BeginError::Full);
+        }
+        let hash = self.hash(call.session, call.client_id.value());
+        let slot = self.free_slot();
+        self.link(session, slot);
+        self.slots[slot as usize].call = Some(call);
+        let Calls {
+            slots,
+            by_client_id,
+            hasher,
+            ..
+        } = self;
+        by_client_id.insert_unique(hash, slot, |slot| {
+            let call = slots[*slot as usize].call.as_ref();
+            call.map_or(0, |call| {
+                let mut state = hasher.build_hasher();
+                call.session.hash(&mut state);
+                call.client_id.value().hash(&mut state);
+                state.finish()
+            })
+        });
+        Ok(self.id_of(slot))
+    }
+
+    fn free_slot(&mut self) -> u32 {
+        let reuse = self.slots.len() >= self.reuse_from;
+        if let Some(slot) = self.free.pop_front_if(|_| reuse) {
+            return slot;
+        }
+        self.slots.push(Slot {
+            generation: 1,
+            call: None,
+            deadline: Deadline::default(),
+            newer: None,
+            older: None,
+        });
+        (self.slots.len() - 1) as u32
+    }
+
+    fn id_of(&self, slot: u32) -> UpstreamId {
+        UpstreamId::of_call(self.shard, slot, self.slots[slot as usize].generation)
+    }
+
+    fn live(&self, id: UpstreamId) -> Option<u32> {
+        let slot = self.slots.get(id.slot() as usize)?;
+        (slot.generation == id.generation() && slot.call.is_some()).then_some(id.slot())
+    }
+
+    /// The call that `id` names, if it is still in flight.
+    pub fn get(&self, id: UpstreamId) -> Option<&Call> {
+        self.slots[self.live(id)? as usize].call.as_ref()
+    }
+
+    pub fn get_mut(&mut self, id: UpstreamId) -> Option<&mut Call> {
+        let slot = self.live(id)?;
+        self.slots[slot as usize].call.as_mut()
+    }
+
+    /// The deadline of the call in flight in `slot`, for the wheel.
+    pub fn deadline(&mut self, slot: u32) -> Option<(UpstreamId, &mut Deadline)> {
+        let entry = self.slots.get_mut(slot as usize)?;
+        let id = UpstreamId::of_call(self.shard, slot, entry.generation);
+        Some((id, &mut entry.deadline))
+    }
+
+    /// The call of `session` that its client knows as `client_id`.
+    pub fn find(&self, session: SessionKey, client_id: &ClientId) -> Option<UpstreamId> {
+        self.slot_of(session, client_id)
+            .map(|slot| self.id_of(slot))
+    }
+
+    /// The newest call in flight of a session.
+    pub fn newest_of(&self, session: &Session) -> Option<UpstreamId> {
+        session.newest_call.map(|slot| self.id_of(slot))
+    }
+
+    /// Any call in flight.
+    pub fn any(&self) -> Option<(UpstreamId, SessionKey)> {
+        if self.is_empty() {
+            return None;
+        }
+        let slot = self.slots.iter().position(|slot| slot.call.is_some())?;
+        let call = self.slots[slot].call.as_ref()?;
+        Some((self.id_of(slot as u32), call.session))
+    }
+
+    /// Ends the call that `id` names. The slot's generation moves on, so that
+    /// whatever still comes for this id finds nobody.
+    pub fn end(&mut self, session: &mut Session, id: UpstreamId) -> Option<Call> {
+        let slot = self.live(id)?;
+        let call = self.slots[slot as usize].call.take()?;
+        let hash = self.hash(call.session, call.client_id.value());
+        if let Ok(entry) = self.by_client_id.find_entry(hash, |other| *other == slot) {
+            entry.remove();
+        }
+        self.unlink(session, slot);
+        let entry = &mut self.slots[slot as usize];
+        entry.generation = entry.generation % GENERATION_MAX + 1;
+        entry.deadline.clear();
+        self.free.push_back(slot);
+        Some(call)
+    }
+
+    fn link(&mut self, session: &mut Session, slot: u32) {
+        let older = session.newest_call.replace(slot);
+        session.calls += 1;
+        if let Some(older) = older {
+            self.slots[older as usize].newer = Some(slot);
+        }
+        let entry = &mut self.slots[slot as usize];
+        entry.older = older;
+        entry.newer = None;
+    }
+
+    fn unlink(&mut self, session: &mut Session, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        let (older, newer) = (entry.older.take(), entry.newer.take());
+        if let Some(older) = older {
+            self.slots[older as usize].newer = newer;
+        }
+        match newer {
+            Some(newer) => self.slots[newer as usize].older = older,
+            None => session.newest_call = older,
+        }
+        session.calls -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::session::{SessionId, Sessions};
+    use crate::wire::scan::scan;
+    use crate::wire::version::Version;
+
+    fn seeds() -> ahash::RandomState {
+        ahash::RandomState::with_seeds(1, 2, 3, 4)
+    }
+
+    fn client_id(raw: &str) -> ClientId {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{raw},"method":"m"}}"#);
+        let envelope = scan(text.as_bytes()).unwrap();
+        ClientId::read(&envelope.id.unwrap(), text.as_bytes())
+    }
+
+    fn call(session: SessionKey, raw: &str) -> Call {
+        Call {
+            session,
+            client_id: client_id(raw),
+            reply_to: ReplyTo {
+                connection: 0,
+                connection_generation: 0,
+                exchange: 0,
+                part: 0,
+            },
+            started: Millis(0),
+            sent: false,
+        }
+    }
+
+    struct Table {
+        sessions: Sessions,
+        calls: Calls,
+    }
+
+    impl Table {
+        fn new(max: usize) -> (Table, SessionKey, SessionKey) {
+            let mut sessions = Sessions::new(9, seeds());
+            let one = sessions.open(SessionId(1), Version::NEWEST, Millis(0));
+            let two = sessions.open(SessionId(2), Version::NEWEST, Millis(0));
+            let calls = Calls::new(0, max, seeds());
+            (Table { sessions, calls }, one, two)
+        }
+
+        fn begin(&mut self, key: SessionKey, raw: &str) -> Result<UpstreamId, BeginError> {
+            let session = self.sessions.get_mut(key).unwrap();
+            self.calls.begin(session, call(key, raw))
+        }
+
+        fn end(&mut self, key: SessionKey, id: UpstreamId) -> Option<Call> {
+            self.calls.end(self.sessions.get_mut(key).unwrap(), id)
+        }
+    }
+
+    #[test]
+    fn one_id_is_in_flight_once_a_session_by_value() {
+        let (mut table, one, two) = Table::new(9);
+        let first = table.begin(one, r#""a""#).unwrap();
+        assert_eq!(
+            table.begin(one, r#""\u0061""#),
+            Err(BeginError::DuplicateId)
+        );
+        table.begin(two, r#""a""#).unwrap();
+        table.begin(one, "1").unwrap();
+        table.begin(one, r#""1""#).unwrap();
+        table.end(one, first).unwrap();
+        let again = table.begin(one, r#""\u0061""#).unwrap();
+        let call = table.end(one, again).unwrap();
+        assert_eq!(call.client_id.raw(), br#""\u0061""#);
+    }
+
+    #[test]
+    fn an_ended_calls_id_finds_nobody() {
+        let (mut table, one, _) = Table::new(9);
+        let id = table.begin(one, "1").unwrap();
+        assert!(table.end(one, id).is_some());
+        assert!(table.end(one, id).is_none());
+        assert!(table.calls.get(id).is_none());
+    }
+
+    #[test]
+    fn a_slot_rests_until_thousands_of_others_were_used() {
+        let (mut table, one, _) = Table::new(9);
+        let first = table.begin(one, "1").unwrap();
+        table.end(one, first);
+        for _ in 1..SLOTS_BEFORE_REUSE {
+            let id = table.begin(one, "1").unwrap();
+            assert_ne!(id.slot(), first.slot());
+            table.end(one, id);
+        }
+        let again = table.begin(one, "1").unwrap();
+        assert_eq!(again.slot(), first.slot());
+        assert_eq!(again.generation(), first.generation() + 1);
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_recovers() {
+        let (mut table, one, _) = Table::new(2);
+        let id = table.begin(one, "1").unwrap();
+        table.begin(one, "2").unwrap();
+        assert_eq!(table.begin(one, "3"), Err(BeginError::Full));
+        table.end(one, id);
+        assert!(table.begin(one, "3").is_ok());
+    }
+
+    #[test]
+    fn the_list_of_a_sessions_calls_survives_any_order_of_ends() {
+        let (mut table, one, two) = Table::new(99);
+        let ids: Vec<_> = (0..9)
+            .map(|n| table.begin(one, &n.to_string()).unwrap())
+            .collect();
+        table.begin(two, "1").unwrap();
+        for place in [4, 0, 8, 3] {
+            table.end(one, ids[place]).unwrap();
+        }
+        let mut left = 0;
+        while let Some(id) = table.calls.newest_of(table.sessions.get(one).unwrap()) {
+            table.end(one, id).unwrap();
+            left += 1;
+        }
+        assert_eq!(left, 5);
+        assert_eq!(table.sessions.get(one).unwrap().calls, 0);
+        assert_eq!(table.calls.len(), 1);
+    }
+}

@@ -1,0 +1,489 @@
+//! What happens to a client's message inside its session: answered here,
+//! refused, forwarded to the server, or accepted in silence. One place to read
+//! what each method does.
+
+use super::calls::{BeginError, Call, ClientId, ReplyTo};
+use super::outgoing::Placed;
+use super::session::SessionKey;
+use super::shard::{Ended, ShardState};
+use super::time::Millis;
+use crate::wire::method::{CANCELLED, LOG_LEVELS, Request};
+use crate::wire::reply::{self, Reason};
+use crate::wire::scan::{Envelope, Kind};
+use crate::wire::splice::{Edit, splice};
+
+/// What to do with a client's message.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing to say: 202.
+    Accepted,
+    /// The answer is this JSON-RPC message, HTTP 200.
+    Answer(Vec<u8>),
+    /// The message breaks the protocol: HTTP 400 with this JSON-RPC error.
+    Refused(Vec<u8>),
+    /// The call is in flight; its answer comes later.
+    InFlight,
+}
+
+impl ShardState {
+    /// A message of `session`. Calls that it ends (a cancel) go to `ended`.
+    pub fn message(
+        &mut self,
+        session: SessionKey,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+        reply_to: ReplyTo,
+        now: Millis,
+        ended: &mut Vec<Ended>,
+    ) -> Step {
+        self.touch(session, now);
+        match envelope.kind {
+            Kind::Request => self.request(session, text, envelope, reply_to, now),
+            Kind::Notification => {
+                if envelope.method == CANCELLED {
+                    ended.extend(self.cancel(session, text, envelope));
+                }
+                Step::Accepted
+            }
+            // A shared server asks clients nothing, so there is nothing to answer.
+            Kind::Result | Kind::Error => Step::Accepted,
+        }
+    }
+
+    fn request(
+        &mut self,
+        session: SessionKey,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+        reply_to: ReplyTo,
+        now: Millis,
+    ) -> Step {
+        let Some(id_field) = &envelope.id else {
+            return Step::Accepted; // the scan gives every request an id
+        };
+        let id = id_field.span.of(text);
+        match Request::of(&envelope.method) {
+            Request::Initialize => Step::Refused(reply::error(
+                Some(id),
+                reply::INVALID_REQUEST,
+                "initialize must be a message of its own, outside of a session",
+            )),
+            Request::Modern => Step::Refused(unsupported_era(Some(id))),
+            Request::Ping => Step::Answer(reply::result(id, b"{}")),
+            Request::SetLevel => Step::Answer(self.set_level(session, id, text, envelope)),
+            Request::Subscribe | Request::Unsubscribe => Step::Answer(reply::error(
+                Some(id),
+                reply::METHOD_NOT_FOUND,
+                "Resource subscriptions are not offered",
+            )),
+            Request::Tasks => Step::Answer(reply::error(
+                Some(id),
+                reply::METHOD_NOT_FOUND,
+                "Tasks are not offered",
+            )),
+            Request::Forwarded if envelope.task.is_some() => Step::Answer(reply::error(
+                Some(id),
+                reply::INVALID_PARAMS,
+                "Tasks are not offered: send the request without params.task",
+            )),
+            Request::Forwarded => self.forward(session, text, envelope, reply_to, now),
+        }
+    }
+
+    fn set_level(
+        &mut self,
+        session: SessionKey,
+        id: &[u8],
+        text: &[u8],
+        envelope: &Envelope<'_>,
+    ) -> Vec<u8> {
+        let Some(handshake) = &self.handshake else {
+            return reply::failure(Some(id), Reason::UpstreamDown);
+        };
+        if !handshake.logging {
+            return reply::error(
+                Some(id),
+                reply::METHOD_NOT_FOUND,
+                "The server has no logging capability",
+            );
+        }
+        let level = envelope.level.as_ref().and_then(|field| field.text(text));
+        let place = level.and_then(|level| LOG_LEVELS.iter().position(|known| *known == level));
+        let Some(place) = place else {
+            return reply::error(
+                Some(id),
+                reply::INVALID_PARAMS,
+                "level must be one of debug, info, notice, warning, error, critical, alert, emergency",
+            );
+        };
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.log_level = Some(place as u8);
+        }
+        reply::result(id, b"{}")
+    }
+
+    fn forward(
+        &mut self,
+        key: SessionKey,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+        reply_to: ReplyTo,
+        now: Millis,
+    ) -> Step {
+        let Some(id_field) = &envelope.id else {
+            return Step::Accepted;
+        };
+        let raw_id = id_field.span.of(text);
+        if self.handshake.is_none() {
+            return Step::Answer(reply::failure(Some(raw_id), Reason::UpstreamDown));
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Step::Answer(reply::failure(Some(raw_id), Reason::SessionEnded));
+        };
+        if session.calls >= self.limits.calls_per_session_max {
+            return Step::Answer(reply::failure(Some(raw_id), Reason::Overloaded));
+        }
+        let call = Call {
+            session: key,
+            client_id: ClientId::read(id_field, text),
+            reply_to,
+            started: now,
+            sent: false,
+        };
+        let id = match self.calls.begin(session, call) {
+            Ok(id) => id,
+            Err(BeginError::DuplicateId) => {
+                return Step::Refused(reply::error(
+                    None,
+                    reply::INVALID_REQUEST,
+                    "The id of this request is in flight already in this session",
+                ));
+            }
+            Err(BeginError::Full) => {
+                return Step::Answer(reply::failure(Some(raw_id), Reason::Overloaded));
+            }
+        };
+        let mut buffer = itoa::Buffer::new();
+        let digits = id.digits(&mut buffer);
+        let placed = self.outgoing.push(key, id, text.len() + 48, |out| {
+            let id_edit = Edit {
+                span: id_field.span,
+                with: digits,
+            };
+            match &envelope.meta_progress_token {
+                Some(token) => splice(
+                    out,
+                    text,
+                    &mut [
+                        id_edit,
+                        Edit {
+                            span: token.span,
+                            with: digits,
+                        },
+                    ],
+                ),
+                None => splice(out, text, &mut [id_edit]),
+            }
+            out.push(b'\n');
+        });
+        match placed {
+            Ok(placed) => {
+                if let Some(call) = self.calls.get_mut(id) {
+                    call.sent = placed == Placed::InBatch;
+                }
+                self.arm_call(id, now, now);
+                Step::InFlight
+            }
+            Err(_) => {
+                self.withdraw(id, Reason::Overloaded);
+                Step::Answer(reply::failure(Some(raw_id), Reason::Overloaded))
+            }
+        }
+    }
+
+    /// `notifications/cancelled`: ends the call of the same session that it
+    /// names. Anything else is ignored, as the protocol says.
+    fn cancel(
+        &mut self,
+        session: SessionKey,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+    ) -> Option<Ended> {
+        let request_id = envelope.request_id.as_ref()?;
+        let id = self
+            .calls
+            .find(session, &ClientId::read(request_id, text))?;
+        self.withdraw(id, Reason::Cancelled)
+    }
+}
+
+/// The refusal of modern-era requests. Its code makes clients that probe fall
+/// back to `initialize`; -32020 to -32022 would not.
+pub fn unsupported_era(id: Option<&[u8]>) -> Vec<u8> {
+    reply::error(
+        id,
+        reply::INVALID_REQUEST,
+        "This gateway speaks protocol versions 2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25: open a session with initialize",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::routing::shard::ShardLimits;
+    use crate::routing::upstream_id::UpstreamId;
+    use crate::wire::handshake::{Handshake, Offer};
+    use crate::wire::scan::scan;
+    use crate::wire::version::Version;
+
+    const NOWHERE: ReplyTo = ReplyTo {
+        connection: 1,
+        connection_generation: 1,
+        exchange: 1,
+        part: 0,
+    };
+
+    struct Bench {
+        state: ShardState,
+        draws: u128,
+        now: Millis,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let limits = ShardLimits {
+                sessions_max: 9,
+                calls_max: 9,
+                calls_per_session_max: 3,
+                waiting_bytes_max: 1_000,
+                request_timeout_ms: 1_000,
+                request_timeout_max_ms: 3_000,
+                session_ttl_ms: 100_000,
+                session_unused_ms: 10_000,
+            };
+            let seeds = ahash::RandomState::with_seeds(1, 2, 3, 4);
+            let mut state = ShardState::new(0, 1, limits, seeds, Millis(0));
+            let result = br#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}"#;
+            let offer = Offer {
+                get_streams: false,
+                tasks: false,
+            };
+            state.upstream_up(Arc::new(Handshake::read(result, offer).unwrap()));
+            Bench {
+                state,
+                draws: 0,
+                now: Millis(0),
+            }
+        }
+
+        fn session(&mut self) -> SessionKey {
+            self.draws += 1;
+            let draw = self.draws;
+            self.state
+                .open_session(Version::NEWEST, self.now, || draw)
+                .unwrap()
+        }
+
+        fn send(&mut self, session: SessionKey, text: &str) -> (Step, Vec<Ended>) {
+            let envelope = scan(text.as_bytes()).unwrap();
+            let mut ended = Vec::new();
+            let step = self.state.message(
+                session,
+                text.as_bytes(),
+                &envelope,
+                NOWHERE,
+                self.now,
+                &mut ended,
+            );
+            (step, ended)
+        }
+
+        fn upstream(&mut self) -> Vec<serde_json::Value> {
+            let batch = self.state.outgoing.take_batch(Vec::new());
+            self.state.outgoing.written(batch.len());
+            batch
+                .split(|byte| *byte == b'\n')
+                .filter(|line| !line.is_empty())
+                .map(|line| serde_json::from_slice(line).unwrap())
+                .collect()
+        }
+
+        fn tick(&mut self, to: u64) -> Vec<Ended> {
+            let mut ended = Vec::new();
+            while self.now.0 < to {
+                self.now = Millis((self.now.0 + 50).min(to));
+                self.state.tick(self.now, &mut ended);
+            }
+            ended
+        }
+    }
+
+    fn id_of(line: &serde_json::Value) -> UpstreamId {
+        UpstreamId::read(line["id"].to_string().as_bytes())
+            .unwrap()
+            .id
+    }
+
+    const CALL: &str = r#"{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_meta":{"progressToken":"x"}}}"#;
+
+    #[test]
+    fn id_and_token_go_upstream_as_the_same_integer_and_come_back_to_the_call() {
+        let mut bench = Bench::new();
+        let session = bench.session();
+        assert!(matches!(bench.send(session, CALL).0, Step::InFlight));
+        let lines = bench.upstream();
+        assert_eq!(lines[0]["id"], lines[0]["params"]["_meta"]["progressToken"]);
+        let call = bench.state.answered(id_of(&lines[0]), bench.now).unwrap();
+        assert_eq!(call.client_id.raw(), br#""x""#);
+        assert!(bench.state.answered(id_of(&lines[0]), bench.now).is_none());
+    }
+
+    #[test]
+    fn a_cancel_reaches_the_server_with_its_own_id_and_only_for_the_same_session() {
+        let mut bench = Bench::new();
+        let (session, other) = (bench.session(), bench.session());
+        bench.send(session, CALL);
+        let call = bench.upstream().remove(0);
+        let cancel =
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"x"}}"#;
+        assert!(bench.send(other, cancel).1.is_empty());
+        assert!(bench.upstream().is_empty());
+        let ended = bench.send(session, cancel).1;
+        assert_eq!(ended[0].reason, Reason::Cancelled);
+        let line = bench.upstream().remove(0);
+        assert_eq!(line["params"]["requestId"], call["id"]);
+        assert!(bench.state.answered(id_of(&call), bench.now).is_none());
+        assert!(matches!(bench.send(session, CALL).0, Step::InFlight));
+    }
+
+    #[test]
+    fn an_id_in_flight_twice_is_refused_without_an_id_and_the_first_lives() {
+        let mut bench = Bench::new();
+        let session = bench.session();
+        bench.send(session, CALL);
+        match bench.send(session, CALL).0 {
+            Step::Refused(body) => {
+                let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                assert!(value.get("id").is_none());
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(bench.state.calls_in_flight(), 1);
+    }
+
+    #[test]
+    fn silence_ends_a_call_progress_keeps_it_and_age_ends_it_all_the_same() {
+        let mut bench = Bench::new();
+        let session = bench.session();
+        bench.send(session, CALL);
+        let id = id_of(&bench.upstream()[0]);
+        for moment in [900, 1_800, 2_700] {
+            assert!(bench.tick(moment).is_empty());
+            assert!(bench.state.progressed(id, bench.now));
+        }
+        let ended = bench.tick(3_200);
+        assert_eq!(ended.len(), 1);
+        assert_eq!(ended[0].reason, Reason::Timeout);
+        assert_eq!(bench.upstream()[0]["method"], "notifications/cancelled");
+        assert!(!bench.state.progressed(id, bench.now));
+    }
+
+    #[test]
+    fn a_session_may_have_only_so_many_calls_in_flight() {
+        let mut bench = Bench::new();
+        let session = bench.session();
+        for id in 0..3 {
+            bench.send(
+                session,
+                &CALL.replace(r#""id":"x""#, &format!(r#""id":{id}"#)),
+            );
+        }
+        match bench.send(session, CALL).0 {
+            Step::Answer(body) => assert!(String::from_utf8(body).unwrap().contains("overloaded")),
+            other => panic!("{other:?}"),
+        }
+        let other = bench.session();
+        assert!(matches!(bench.send(other, CALL).0, Step::InFlight));
+    }
+
+    #[test]
+    fn an_ended_session_leaves_nothing_and_the_server_is_told() {
+        let mut bench = Bench::new();
+        let session = bench.session();
+        for id in 0..3 {
+            bench.send(
+                session,
+                &CALL.replace(r#""id":"x""#, &format!(r#""id":{id}"#)),
+            );
+        }
+        bench.upstream();
+        let mut ended = Vec::new();
+        bench.state.end_session(session, &mut ended);
+        assert_eq!(ended.len(), 3);
+        assert!(ended.iter().all(|e| e.reason == Reason::SessionEnded));
+        assert_eq!(bench.upstream().len(), 3);
+        assert_eq!(bench.state.calls_in_flight(), 0);
+        assert!(bench.state.sessions.is_empty());
+    }
+
+    #[test]
+    fn sessions_end_by_themselves_but_not_under_a_call() {
+        let mut bench = Bench::new();
+        let unused = bench.session();
+        let used = bench.session();
+        let busy = bench.session();
+        bench.send(used, r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+        bench.state.limits.request_timeout_ms = 10_000_000;
+        bench.state.limits.request_timeout_max_ms = 10_000_000;
+        bench.send(busy, CALL);
+        bench.tick(13_000);
+        assert!(bench.state.sessions.get(unused).is_none());
+        assert!(bench.state.sessions.get(used).is_some());
+        bench.tick(125_000);
+        assert!(bench.state.sessions.get(used).is_none());
+        assert!(bench.state.sessions.get(busy).is_some());
+    }
+
+    #[test]
+    fn when_the_upstream_dies_every_call_ends_and_new_ones_are_refused() {
+        let mut bench = Bench::new();
+        let session = bench.session();
+        bench.send(session, CALL);
+        let mut ended = Vec::new();
+        bench.state.upstream_down(&mut ended);
+        assert_eq!(ended[0].reason, Reason::UpstreamDown);
+        assert!(bench.upstream().is_empty());
+        match bench.send(session, CALL).0 {
+            Step::Answer(body) => {
+                assert!(String::from_utf8(body).unwrap().contains("upstream_down"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_shared_server_must_not_hear_stays_here() {
+        let mut bench = Bench::new();
+        let session = bench.session();
+        for text in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"debug"}}"#,
+            r#"{"jsonrpc":"2.0","id":3,"method":"tasks/list"}"#,
+            r#"{"jsonrpc":"2.0","id":4,"method":"resources/subscribe","params":{"uri":"a:b"}}"#,
+            r#"{"jsonrpc":"2.0","id":5,"method":"server/discover"}"#,
+            r#"{"jsonrpc":"2.0","id":6,"method":"initialize"}"#,
+            r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"task":{}}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+            r#"{"jsonrpc":"2.0","id":8,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":9,"error":{"code":1,"message":"x"}}"#,
+        ] {
+            assert!(
+                !matches!(bench.send(session, text).0, Step::InFlight),
+                "{text}"
+            );
+        }
+        assert!(bench.upstream().is_empty());
+    }
+}

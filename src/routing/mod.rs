@@ -1,0 +1,16 @@
+//! The decisions: state machines that take an event and the time and say what
+//! to do. Nothing here names a socket, a thread, a clock or a random source;
+//! what a machine needs comes in as an argument.
+
+#![forbid(unsafe_code)]
+
+pub mod calls;
+pub mod client;
+pub mod drops;
+pub mod outgoing;
+pub mod server_line;
+pub mod session;
+pub mod shard;
+pub mod time;
+pub mod upstream_id;
+pub mod wheel;

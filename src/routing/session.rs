@@ -1,0 +1,167 @@
+//! Sessions: their ids, which shard owns them, and the table of one shard.
+//! A session belongs to exactly one shard, and the id alone says which.
+
+use std::collections::HashMap;
+
+use slab::Slab;
+
+use super::time::Millis;
+use super::wheel::Deadline;
+use crate::wire::version::Version;
+
+/// What `Mcp-Session-Id` names: the 128 bits of a version 4 UUID.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SessionId(pub u128);
+
+impl SessionId {
+    /// The shard that owns the session: a pure function of the id and the
+    /// number of shards, so that every shard (and later every replica) agrees.
+    /// The low 32 bits of a version 4 UUID are all random.
+    pub fn owner(self, shards: usize) -> usize {
+        ((u64::from(self.0 as u32) * shards as u64) >> 32) as usize
+    }
+
+    /// Draws ids until one belongs to `shard`. `draw` must give random version
+    /// 4 UUIDs; it is asked `shards` times on average.
+    pub fn mint(shard: usize, shards: usize, mut draw: impl FnMut() -> u128) -> SessionId {
+        loop {
+            let id = SessionId(draw());
+            if id.owner(shards) == shard {
+                return id;
+            }
+        }
+    }
+}
+
+/// A session's place in its shard's table. Only valid while the session lives;
+/// the table checks a look-up against the id.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SessionKey(pub u32);
+
+/// One session.
+#[derive(Debug)]
+pub struct Session {
+    pub id: SessionId,
+    /// The version that `initialize` settled; it governs, whatever a header says.
+    pub version: Version,
+    /// Calls in flight.
+    pub calls: usize,
+    /// The newest call in flight, the head of the list in the call table.
+    pub newest_call: Option<u32>,
+    /// When the client was last heard.
+    pub last_used: Millis,
+    /// Something came after `initialize`.
+    pub used: bool,
+    /// The log level that the client asked for, as a place in
+    /// [`crate::wire::method::LOG_LEVELS`].
+    pub log_level: Option<u8>,
+    /// When the session is next looked at; see [`super::shard`].
+    pub deadline: Deadline,
+}
+
+/// The sessions of one shard.
+#[derive(Debug)]
+pub struct Sessions {
+    by_id: HashMap<SessionId, SessionKey, ahash::RandomState>,
+    table: Slab<Session>,
+    max: usize,
+}
+
+impl Sessions {
+    /// A table for at most `max` sessions. `hasher` carries the random keys.
+    pub fn new(max: usize, hasher: ahash::RandomState) -> Sessions {
+        Sessions {
+            by_id: HashMap::with_hasher(hasher),
+            table: Slab::new(),
+            max,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Whether the table has no room for another session.
+    pub fn is_full(&self) -> bool {
+        self.table.len() >= self.max
+    }
+
+    /// Opens a session under a fresh id.
+    pub fn open(&mut self, id: SessionId, version: Version, now: Millis) -> SessionKey {
+        let key = SessionKey(self.table.insert(Session {
+            id,
+            version,
+            calls: 0,
+            newest_call: None,
+            last_used: now,
+            used: false,
+            log_level: None,
+            deadline: Deadline::default(),
+        }) as u32);
+        let before = self.by_id.insert(id, key);
+        debug_assert!(before.is_none(), "ids are drawn from 122 random bits");
+        key
+    }
+
+    pub fn find(&self, id: SessionId) -> Option<SessionKey> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub fn get(&self, key: SessionKey) -> Option<&Session> {
+        self.table.get(key.0 as usize)
+    }
+
+    pub fn get_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.table.get_mut(key.0 as usize)
+    }
+
+    /// Removes a session. Its calls must have been ended before.
+    pub fn close(&mut self, key: SessionKey) -> Option<Session> {
+        let session = self.table.try_remove(key.0 as usize)?;
+        debug_assert_eq!(session.calls, 0);
+        self.by_id.remove(&session.id);
+        Some(session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_minting_shard_owns_what_it_mints() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u128;
+        let mut draw = move || {
+            state = state.wrapping_mul(0xda94_2042_e4dd_58b5).wrapping_add(1);
+            state ^ (state >> 64)
+        };
+        for shards in [1, 2, 3, 4, 255] {
+            for shard in [0, shards / 2, shards - 1] {
+                let id = SessionId::mint(shard, shards, &mut draw);
+                assert_eq!(id.owner(shards), shard);
+            }
+        }
+    }
+
+    #[test]
+    fn every_id_has_an_owner_among_the_shards() {
+        for shards in 1..=255 {
+            assert_eq!(SessionId(0).owner(shards), 0);
+            assert_eq!(SessionId(u128::MAX).owner(shards), shards - 1);
+        }
+    }
+
+    #[test]
+    fn a_closed_session_is_found_by_nobody() {
+        let mut sessions = Sessions::new(2, ahash::RandomState::with_seeds(1, 2, 3, 4));
+        let key = sessions.open(SessionId(7), Version::NEWEST, Millis(0));
+        assert_eq!(sessions.find(SessionId(7)), Some(key));
+        sessions.close(key);
+        assert_eq!(sessions.find(SessionId(7)), None);
+        assert!(sessions.is_empty());
+    }
+}

@@ -1,0 +1,266 @@
+//! One shard's routing state: its sessions, its calls in flight, the lines on
+//! their way to the hub, the deadlines. Events come in with the time; what is
+//! to be done comes out as values. The I/O around it lives in `http` and
+//! `upstream`.
+
+use std::sync::Arc;
+
+use super::calls::{Call, Calls, ReplyTo};
+use super::outgoing::Outgoing;
+use super::session::{SessionId, SessionKey, Sessions};
+use super::time::Millis;
+use super::upstream_id::UpstreamId;
+use super::wheel::Wheel;
+use crate::limits::{SHARD_WINDOW_BYTES, TICK_MS};
+use crate::wire::handshake::Handshake;
+use crate::wire::reply::{self, Reason};
+use crate::wire::version::Version;
+
+/// The bounds of one shard. Counts and bytes are the shard's own share.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardLimits {
+    pub sessions_max: usize,
+    pub calls_max: usize,
+    pub calls_per_session_max: usize,
+    /// Bytes of lines that wait for the server.
+    pub waiting_bytes_max: usize,
+    /// Silence after which a call is answered `timeout`, milliseconds.
+    pub request_timeout_ms: u64,
+    /// Age at which a call is answered `timeout` whatever was heard, milliseconds.
+    pub request_timeout_max_ms: u64,
+    /// Silence after which a session ends, milliseconds.
+    pub session_ttl_ms: u64,
+    /// The same for a session that was never used after `initialize`.
+    pub session_unused_ms: u64,
+}
+
+/// A call that ended without an answer from the server.
+#[derive(Debug)]
+pub struct Ended {
+    pub call: Call,
+    pub reason: Reason,
+}
+
+impl Ended {
+    /// The JSON-RPC error that tells the client.
+    pub fn body(&self) -> Vec<u8> {
+        reply::failure(Some(self.call.client_id.raw()), self.reason)
+    }
+
+    pub fn reply_to(&self) -> ReplyTo {
+        self.call.reply_to
+    }
+}
+
+/// The table of sessions is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("too many sessions")]
+pub struct SessionsFull;
+
+/// The routing state of one shard.
+#[derive(Debug)]
+pub struct ShardState {
+    pub(super) shard: usize,
+    pub(super) shards: usize,
+    pub sessions: Sessions,
+    pub(super) calls: Calls,
+    pub outgoing: Outgoing,
+    pub(super) handshake: Option<Arc<Handshake>>,
+    pub(super) limits: ShardLimits,
+    call_wheel: Wheel<u32>,
+    session_wheel: Wheel<SessionKey>,
+}
+
+impl ShardState {
+    /// The state of shard `shard` of `shards`, before the upstream is there.
+    /// `hasher` carries random keys, so that clients cannot aim at collisions.
+    pub fn new(
+        shard: usize,
+        shards: usize,
+        limits: ShardLimits,
+        hasher: ahash::RandomState,
+        now: Millis,
+    ) -> ShardState {
+        ShardState {
+            shard,
+            shards,
+            sessions: Sessions::new(limits.sessions_max, hasher.clone()),
+            calls: Calls::new(shard, limits.calls_max, hasher.clone()),
+            outgoing: Outgoing::new(SHARD_WINDOW_BYTES, limits.waiting_bytes_max, hasher),
+            handshake: None,
+            limits,
+            call_wheel: Wheel::new(TICK_MS, now),
+            session_wheel: Wheel::new(TICK_MS * 20, now),
+        }
+    }
+
+    /// The upstream is there, with the outcome of its handshake.
+    pub fn upstream_up(&mut self, handshake: Arc<Handshake>) {
+        self.handshake = Some(handshake);
+    }
+
+    /// The upstream is gone: every call in flight ends, new ones are refused.
+    pub fn upstream_down(&mut self, ended: &mut Vec<Ended>) {
+        self.handshake = None;
+        self.outgoing.clear();
+        while let Some((id, session)) = self.calls.any() {
+            if let Some(session) = self.sessions.get_mut(session)
+                && let Some(call) = self.calls.end(session, id)
+            {
+                ended.push(Ended {
+                    call,
+                    reason: Reason::UpstreamDown,
+                });
+            }
+        }
+    }
+
+    /// Calls in flight.
+    pub fn calls_in_flight(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// The handshake, while the upstream is there.
+    pub fn handshake(&self) -> Option<&Arc<Handshake>> {
+        self.handshake.as_ref()
+    }
+
+    /// Opens a session of `version`. `draw` gives random version 4 UUIDs.
+    pub fn open_session(
+        &mut self,
+        version: Version,
+        now: Millis,
+        draw: impl FnMut() -> u128,
+    ) -> Result<SessionKey, SessionsFull> {
+        if self.sessions.is_full() {
+            return Err(SessionsFull);
+        }
+        let id = SessionId::mint(self.shard, self.shards, draw);
+        let key = self.sessions.open(id, version, now);
+        let due = now.after(self.limits.session_unused_ms);
+        if let Some(session) = self.sessions.get_mut(key) {
+            self.session_wheel.set(&mut session.deadline, key, due);
+        }
+        Ok(key)
+    }
+
+    /// The session's client was heard.
+    pub fn touch(&mut self, key: SessionKey, now: Millis) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.last_used = now;
+            session.used = true;
+        }
+    }
+
+    /// Ends a session: its calls end, the server is told, nothing is left.
+    pub fn end_session(&mut self, key: SessionKey, ended: &mut Vec<Ended>) {
+        loop {
+            let Some(session) = self.sessions.get(key) else {
+                return;
+            };
+            match self.calls.newest_of(session) {
+                Some(id) => ended.extend(self.withdraw(id, Reason::SessionEnded)),
+                None => break,
+            }
+        }
+        self.sessions.close(key);
+    }
+
+    /// Ends a call from this side. The server is told if it had been asked; a
+    /// call that still waits for its turn is never sent.
+    pub(super) fn withdraw(&mut self, id: UpstreamId, reason: Reason) -> Option<Ended> {
+        let call = self.end_call(id)?;
+        if call.sent {
+            let mut buffer = itoa::Buffer::new();
+            let digits = id.digits(&mut buffer);
+            self.outgoing
+                .push_control(|out| reply::cancelled_line(out, digits, reason.word()));
+        }
+        Some(Ended { call, reason })
+    }
+
+    fn end_call(&mut self, id: UpstreamId) -> Option<Call> {
+        let session = self.calls.get(id)?.session;
+        self.calls.end(self.sessions.get_mut(session)?, id)
+    }
+
+    /// The server has answered call `id`: the call, if it still lives. A late,
+    /// repeated or foreign answer finds none.
+    pub fn answered(&mut self, id: UpstreamId, now: Millis) -> Option<Call> {
+        let call = self.end_call(id)?;
+        if let Some(session) = self.sessions.get_mut(call.session) {
+            session.last_used = now;
+        }
+        Some(call)
+    }
+
+    /// The server reported progress on call `id`: it is not silent. False if
+    /// no such call is in flight.
+    pub fn progressed(&mut self, id: UpstreamId, now: Millis) -> bool {
+        let Some(started) = self.calls.get(id).map(|call| call.started) else {
+            return false;
+        };
+        self.arm_call(id, started, now);
+        true
+    }
+
+    /// Sets the deadline of a call last heard of at `heard`.
+    pub(super) fn arm_call(&mut self, id: UpstreamId, started: Millis, heard: Millis) {
+        let silence = heard.after(self.limits.request_timeout_ms);
+        let due = silence.min(started.after(self.limits.request_timeout_max_ms));
+        if let Some((_, deadline)) = self.calls.deadline(id.slot()) {
+            self.call_wheel.set(deadline, id.slot(), due);
+        }
+    }
+
+    /// Moves lines that wait into the batch, as far as the window allows.
+    pub fn refill(&mut self) {
+        let calls = &mut self.calls;
+        self.outgoing.refill(|id| match calls.get_mut(id) {
+            Some(call) => {
+                call.sent = true;
+                true
+            }
+            None => false,
+        });
+    }
+
+    /// Time passes: calls that are due end with `timeout`, sessions that nobody
+    /// used end.
+    pub fn tick(&mut self, now: Millis, ended: &mut Vec<Ended>) {
+        for entry in self.call_wheel.fired(now) {
+            let Some((id, deadline)) = self.calls.deadline(entry.0) else {
+                continue;
+            };
+            if self.call_wheel.settle(deadline, entry, now) {
+                ended.extend(self.withdraw(id, Reason::Timeout));
+            }
+        }
+        for entry in self.session_wheel.fired(now) {
+            self.settle_session(entry, now, ended);
+        }
+    }
+
+    fn settle_session(&mut self, entry: (SessionKey, Millis), now: Millis, ended: &mut Vec<Ended>) {
+        let key = entry.0;
+        let limits = self.limits;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if !self.session_wheel.settle(&mut session.deadline, entry, now) {
+            return;
+        }
+        let allowed = match session.used {
+            true => limits.session_ttl_ms,
+            false => limits.session_unused_ms,
+        };
+        let due = match session.calls {
+            0 => session.last_used.after(allowed),
+            _ => now.after(allowed),
+        };
+        match due <= now {
+            true => self.end_session(key, ended),
+            false => self.session_wheel.set(&mut session.deadline, key, due),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What the hub and the shards send each other. Small messages travel in
+//! batches, one buffer each; a large answer is moved whole, so that no
+//! reference count is shared between cores.
+
+use std::sync::Arc;
+
+use crate::routing::upstream_id::UpstreamId;
+use crate::wire::handshake::Handshake;
+use crate::wire::span::Span;
+
+/// From the hub to a shard.
+#[derive(Debug)]
+pub enum ToShard {
+    /// The upstream is there.
+    Up(Arc<Handshake>),
+    /// Messages for calls of the shard.
+    Messages(Messages),
+    /// An answer of at least [`crate::limits::LARGE_ANSWER_BYTES`].
+    Large {
+        id: UpstreamId,
+        id_span: Span,
+        line: Vec<u8>,
+    },
+    /// This many bytes of the shard's lines have been written to the server.
+    Written(usize),
+    /// The upstream is gone.
+    Down,
+}
+
+/// A batch of messages in one buffer.
+#[derive(Debug, Default)]
+pub struct Messages {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kind: Kind,
+    id: UpstreamId,
+    /// The value to replace, within the message.
+    span: Span,
+    end: u32,
+}
+
+/// What a message in a batch is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Answer,
+    Progress,
+}
+
+impl Messages {
+    /// Appends a message. `span` is where the id or token stands in it.
+    pub fn push(&mut self, kind: Kind, id: UpstreamId, span: Span, message: &[u8]) {
+        self.bytes.extend_from_slice(message);
+        self.entries.push(Entry {
+            kind,
+            id,
+            span,
+            end: self.bytes.len() as u32,
+        });
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Bytes of all messages.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The messages in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (Kind, UpstreamId, Span, &[u8])> {
+        let mut start = 0;
+        self.entries.iter().map(move |entry| {
+            let message = &self.bytes[start..entry.end as usize];
+            start = entry.end as usize;
+            (entry.kind, entry.id, entry.span, message)
+        })
+    }
+}
+
+/// From a shard to the hub: whole lines, each with its newline.
+#[derive(Debug)]
+pub struct Lines(pub Vec<u8>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_gives_its_messages_back_in_order() {
+        let mut batch = Messages::default();
+        let span = Span { start: 1, end: 2 };
+        for (n, text) in ["first", "", "third"].iter().enumerate() {
+            let id = UpstreamId::of_call(0, n as u32, 1);
+            batch.push(Kind::Answer, id, span, text.as_bytes());
+        }
+        let texts: Vec<_> = batch
+            .iter()
+            .map(|(_, id, _, text)| (id.slot(), text))
+            .collect();
+        assert_eq!(texts, [(0, &b"first"[..]), (1, b""), (2, b"third")]);
+    }
+}

@@ -1,0 +1,166 @@
+//! The JSON-RPC messages that Ringway itself writes: results, errors, and the
+//! few requests and notifications that it sends upstream. Ids come in as raw
+//! JSON, exactly as their owner spelled them.
+
+/// JSON-RPC: the text is not JSON.
+pub const PARSE_ERROR: i32 = -32700;
+/// JSON-RPC: the JSON is not a valid request, or not one that is allowed here.
+pub const INVALID_REQUEST: i32 = -32600;
+/// JSON-RPC: there is no such method.
+pub const METHOD_NOT_FOUND: i32 = -32601;
+/// JSON-RPC: the parameters are wrong.
+pub const INVALID_PARAMS: i32 = -32602;
+/// JSON-RPC: what a gateway has to report, told apart by [`Reason`].
+pub const INTERNAL_ERROR: i32 = -32603;
+/// MCP SDKs: the session is unknown or has ended.
+pub const SESSION_NOT_FOUND: i32 = -32001;
+
+/// The stable words of `data.reason` in errors of Ringway's own (-32603).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// The upstream server is not there.
+    UpstreamDown,
+    /// No answer came within `--request-timeout` or `--request-timeout-max`.
+    Timeout,
+    /// A limit was reached; trying again later may work.
+    Overloaded,
+    /// The session ended while the call was in flight.
+    SessionEnded,
+    /// The client withdrew the call.
+    Cancelled,
+    /// Ringway is shutting down.
+    Draining,
+}
+
+impl Reason {
+    /// The word on the wire.
+    pub fn word(self) -> &'static str {
+        match self {
+            Reason::UpstreamDown => "upstream_down",
+            Reason::Timeout => "timeout",
+            Reason::Overloaded => "overloaded",
+            Reason::SessionEnded => "session_ended",
+            Reason::Cancelled => "cancelled",
+            Reason::Draining => "draining",
+        }
+    }
+
+    /// A sentence for people.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Reason::UpstreamDown => "The upstream server is not available",
+            Reason::Timeout => "The upstream server did not answer in time",
+            Reason::Overloaded => "The gateway is overloaded, try again later",
+            Reason::SessionEnded => "The session has ended",
+            Reason::Cancelled => "The request was cancelled",
+            Reason::Draining => "The gateway is shutting down",
+        }
+    }
+}
+
+/// Appends a string as JSON.
+pub fn json_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0..=0x1f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
+fn envelope(out: &mut Vec<u8>, id: Option<&[u8]>) {
+    out.extend_from_slice(br#"{"jsonrpc":"2.0","#);
+    if let Some(id) = id {
+        out.extend_from_slice(br#""id":"#);
+        out.extend_from_slice(id);
+        out.push(b',');
+    }
+}
+
+/// A result. `result` is raw JSON.
+pub fn result(id: &[u8], result: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(40 + id.len() + result.len());
+    envelope(&mut out, Some(id));
+    out.extend_from_slice(br#""result":"#);
+    out.extend_from_slice(result);
+    out.push(b'}');
+    out
+}
+
+/// An error. Where the id was not readable the key is left out: `"id": null`
+/// crashes some clients.
+pub fn error(id: Option<&[u8]>, code: i32, message: &str) -> Vec<u8> {
+    let mut out = error_open(id, code, message);
+    out.extend_from_slice(b"}}");
+    out
+}
+
+/// An error of the gateway's own, with `data.reason`.
+pub fn failure(id: Option<&[u8]>, reason: Reason) -> Vec<u8> {
+    let mut out = error_open(id, INTERNAL_ERROR, reason.sentence());
+    out.extend_from_slice(br#","data":{"reason":""#);
+    out.extend_from_slice(reason.word().as_bytes());
+    out.extend_from_slice(br#""}}}"#);
+    out
+}
+
+fn error_open(id: Option<&[u8]>, code: i32, message: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(96 + id.map_or(0, <[u8]>::len) + message.len());
+    envelope(&mut out, id);
+    out.extend_from_slice(br#""error":{"code":"#);
+    out.extend_from_slice(code.to_string().as_bytes());
+    out.extend_from_slice(br#","message":"#);
+    json_string(&mut out, message);
+    out
+}
+
+/// The line that withdraws a call upstream, newline included.
+pub fn cancelled_line(out: &mut Vec<u8>, upstream_id: &[u8], reason: &str) {
+    out.extend_from_slice(
+        br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#,
+    );
+    out.extend_from_slice(upstream_id);
+    out.extend_from_slice(br#","reason":"#);
+    json_string(out, reason);
+    out.extend_from_slice(b"}}\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(bytes: &[u8]) -> serde_json::Value {
+        serde_json::from_slice(bytes).expect("Ringway writes JSON")
+    }
+
+    #[test]
+    fn an_error_without_a_readable_id_has_no_id_key() {
+        let value = parsed(&error(None, PARSE_ERROR, "not \"JSON\"\n"));
+        assert!(value.get("id").is_none());
+        assert_eq!(value["error"]["code"], -32700);
+        assert_eq!(value["error"]["message"], "not \"JSON\"\n");
+    }
+
+    #[test]
+    fn a_failure_carries_the_id_as_spelled_and_its_reason() {
+        let bytes = failure(Some(br#""a-\u0041""#), Reason::Timeout);
+        assert!(bytes.windows(10).any(|w| w == br#""a-\u0041""#));
+        assert_eq!(parsed(&bytes)["error"]["data"]["reason"], "timeout");
+    }
+
+    #[test]
+    fn a_cancel_line_is_one_line_of_json() {
+        let mut line = Vec::new();
+        cancelled_line(&mut line, b"257", "timeout");
+        assert_eq!(line.pop(), Some(b'\n'));
+        assert!(!line.contains(&b'\n'));
+        assert_eq!(parsed(&line)["params"]["requestId"], 257);
+    }
+}

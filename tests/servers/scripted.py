@@ -1,0 +1,232 @@
+"""A stdio MCP server that does what it is told.
+
+Its tools are commands of the tests: hold a call, answer with these very bytes, say what you have read, show
+your environment. It needs Python's standard library only, and it is a plain loop that blocks while it writes,
+like many real servers. With --shuffle it answers what it has read in a random order.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+
+RECORDED_LINE_BYTES_MAX = 64 * 1024
+CONTROL_TOOLS = ("held", "received", "release")
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--name", default="scripted")
+parser.add_argument("--server-version", default="1.0")
+parser.add_argument("--protocol", default="2025-11-25")
+parser.add_argument("--capabilities", default='{"tools":{"listChanged":true},"logging":{},"resources":{"subscribe":true,"listChanged":true},"prompts":{"listChanged":true},"tasks":{"list":{},"cancel":{}}}')
+parser.add_argument("--journal", help="append what happens to this process to a file, one event a line")
+parser.add_argument("--before", help="bytes (hex) to write to stdout before anything else")
+parser.add_argument("--complain", help="bytes (hex) to write to stderr before anything else")
+parser.add_argument("--initialize", help="the line (hex) that answers initialize; @ID@ stands for the id")
+parser.add_argument("--silent", action="store_true", help="never answer initialize")
+parser.add_argument("--exit-at-start", type=int)
+parser.add_argument("--exit-on-initialize", type=int)
+parser.add_argument("--ignore-eof", action="store_true")
+parser.add_argument("--ignore-term", action="store_true")
+parser.add_argument("--grandchild", action="store_true", help="start a process of its own that outlives its stdin")
+parser.add_argument("--shuffle", type=int, help="seed: answer everything read so far in a random order")
+options = parser.parse_args()
+
+held = {}
+received = []
+waiting = []
+
+
+def journal(event):
+    if options.journal:
+        descriptor = os.open(options.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(descriptor, (event + "\n").encode())
+        os.close(descriptor)
+
+
+def write(data):
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view):]
+
+
+def answer(identity, result):
+    """Result: bytes of JSON, or a value."""
+    if not isinstance(result, bytes):
+        result = json.dumps(result).encode()
+    line = b'{"jsonrpc":"2.0","id":' + json.dumps(identity).encode() + b',"result":' + result + b"}\n"
+    if options.shuffle is None:
+        write(line)
+    else:
+        waiting.append(line)
+
+
+def fill(template, message):
+    token = message.get("params", {}).get("_meta", {}).get("progressToken")
+    filled = bytes.fromhex(template).replace(b"@ID@", json.dumps(message["id"]).encode())
+    return filled.replace(b"@TOKEN@", json.dumps(token).encode())
+
+
+def initialize(message):
+    if options.exit_on_initialize is not None:
+        os._exit(options.exit_on_initialize)
+    if options.silent:
+        return
+    if options.initialize is not None:
+        write(fill(options.initialize, message) + b"\n")
+        return
+    answer(message["id"], {
+        "protocolVersion": options.protocol,
+        "capabilities": json.loads(options.capabilities),
+        "serverInfo": {"name": options.name, "version": options.server_version},
+        "instructions": "Does what it is told.",
+    })
+
+
+def descriptors():
+    listed = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            listed[name] = os.readlink("/proc/self/fd/" + name)
+        except FileNotFoundError:
+            pass  # the descriptor that listed the directory
+    return listed
+
+
+def status_field(name):
+    with open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith(name + ":"):
+                return line.split(":", 1)[1].strip()
+    return None
+
+
+def stall(path):
+    while not os.path.exists(path):
+        time.sleep(0.002)
+    return {"stalled": True}
+
+
+def flood(lines):
+    chunk = b"".join(b"flood line %d\n" % number for number in range(lines))
+    while chunk:
+        chunk = chunk[os.write(2, chunk):]
+    return {"flooded": lines}
+
+
+def call_tool(message, line):
+    params = message["params"]
+    name, arguments, identity = params["name"], params.get("arguments", {}), message["id"]
+    if name == "echo":
+        answer(identity, {"content": [{"type": "text", "text": arguments.get("message", "")}]})
+    elif name == "raw":
+        answer(identity, {"line": line.hex()})
+    elif name == "result":
+        answer(identity, bytes.fromhex(arguments["hex"]))
+    elif name == "send":
+        write(b"".join(fill(text, message) + b"\n" for text in arguments["lines"]))
+    elif name == "hold":
+        held[arguments["key"]] = identity
+    elif name == "held":
+        answer(identity, {"keys": list(held)})
+    elif name == "release":
+        other = held.pop(arguments["key"], None)
+        if other is not None:
+            answer(other, {"released": arguments["key"]})
+        answer(identity, {"released": other is not None})
+    elif name == "received":
+        part = bytes.fromhex(arguments["containing"])
+        answer(identity, {"lines": [text.hex() for text in received if part in text]})
+    elif name == "environment":
+        answer(identity, dict(os.environ))
+    elif name == "process":
+        answer(identity, {
+            "pid": os.getpid(),
+            "affinity": sorted(os.sched_getaffinity(0)),
+            "descriptors": descriptors(),
+            "blocked_signals": status_field("SigBlk"),
+            "files_soft": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        })
+    elif name == "stderr":
+        os.write(2, bytes.fromhex(arguments["hex"]))
+        answer(identity, {})
+    elif name == "flood":
+        answer(identity, flood(arguments["lines"]))
+    elif name == "stall":
+        answer(identity, stall(arguments["path"]))
+    elif name == "exit":
+        os._exit(arguments["code"])
+    else:
+        answer(identity, {"isError": True, "content": [{"type": "text", "text": "no such tool"}]})
+
+
+def handle(line):
+    try:
+        message = json.loads(line)
+        method = message.get("method")
+    except (ValueError, AttributeError, RecursionError):
+        received.append(line)
+        return
+    control = method == "tools/call" and message["params"]["name"] in CONTROL_TOOLS
+    if not control and len(line) <= RECORDED_LINE_BYTES_MAX:
+        received.append(line)
+    if method is None or "id" not in message:
+        return
+    if method == "initialize":
+        initialize(message)
+    elif method == "tools/call":
+        call_tool(message, line)
+    else:
+        answer(message["id"], {"seen": method})
+
+
+def lines():
+    """Every line without its newline. With --shuffle, answers go out when nothing more can be read."""
+    order = random.Random(options.shuffle)
+    rest = b""
+    while True:
+        if waiting and not select.select([0], [], [], 0)[0]:
+            order.shuffle(waiting)
+            write(b"".join(waiting))
+            waiting.clear()
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            write(b"".join(waiting))
+            return
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+
+
+def on_term(_signal, _frame):
+    journal("sigterm")
+    if not options.ignore_term:
+        os._exit(0)
+
+
+def main():
+    journal("start %d" % os.getpid())
+    signal.signal(signal.SIGTERM, on_term)
+    if options.grandchild:
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", "import signal; signal.pause()"], stdin=subprocess.DEVNULL
+        )
+        journal("grandchild %d" % process.pid)
+    if options.complain:
+        os.write(2, bytes.fromhex(options.complain))
+    if options.before:
+        write(bytes.fromhex(options.before))
+    if options.exit_at_start is not None:
+        os._exit(options.exit_at_start)
+    for line in lines():
+        handle(line)
+    journal("eof")
+    while options.ignore_eof:
+        signal.pause()
+
+
+main()

@@ -1,0 +1,89 @@
+//! The test's hand on `tests/servers/scripted.py`, the server that does what it is told. Its commands are
+//! ordinary tool calls through the gateway, in a session of its own, so that a test can wait for what the
+//! server has seen and decide what it says next.
+
+use std::cell::{Cell, RefCell};
+
+use serde_json::{Value, json};
+
+use super::{Gateway, Session, hex, unhex, wait_until};
+
+pub struct Script<'g> {
+    gateway: &'g Gateway,
+    pub session: Session,
+    next_id: Cell<u64>,
+    seen: RefCell<Vec<String>>,
+}
+
+impl<'g> Script<'g> {
+    pub fn new(gateway: &'g Gateway) -> Self {
+        Self {
+            gateway,
+            session: Session::open(gateway),
+            next_id: Cell::new(1_000_000),
+            seen: RefCell::default(),
+        }
+    }
+
+    /// Calls a tool of the server and returns its result.
+    pub fn tool(&self, name: &str, arguments: &Value) -> Value {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        let request = self
+            .session
+            .call(&id.to_string(), name, &arguments.to_string());
+        self.gateway.ask(&request).result()
+    }
+
+    /// Waits until the server has read the call that it holds under `key`.
+    pub fn wait_held(&self, key: &str) {
+        wait_until(&format!("the server holds {key}"), || {
+            let held = self.tool("held", &json!({}));
+            held["keys"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .any(|held| held == key)
+        });
+    }
+
+    /// Lets the server answer the call that it holds under `key` with the result `{"released": key}`.
+    pub fn release(&self, key: &str) {
+        let result = self.tool("release", &json!({ "key": key }));
+        assert_eq!(result["released"], true, "the server holds no {key}");
+    }
+
+    /// The lines that contain `text` among those the server has read, this script's own polls left out.
+    pub fn received(&self, text: &str) -> Vec<String> {
+        let result = self.tool("received", &json!({ "containing": hex(text.as_bytes()) }));
+        result["lines"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|line| {
+                let bytes = unhex(line.as_str().expect("hex text"));
+                String::from_utf8(bytes).expect("the gateway sends UTF-8")
+            })
+            .collect()
+    }
+
+    /// Waits until the server has read a line that contains `text`; returns the first.
+    pub fn wait_received(&self, text: &str) -> String {
+        wait_until(&format!("the server reads a line with {text}"), || {
+            *self.seen.borrow_mut() = self.received(text);
+            !self.seen.borrow().is_empty()
+        });
+        self.seen.borrow_mut().remove(0)
+    }
+}
+
+/// The arguments of the `send` tool: whole lines, in which `@ID@` and `@TOKEN@` stand for the call's.
+pub fn send_arguments(lines: &[&[u8]]) -> String {
+    let lines: Vec<String> = lines.iter().map(|line| hex(line)).collect();
+    json!({ "lines": lines }).to_string()
+}
+
+/// The arguments of the `result` tool: the raw bytes of the result.
+pub fn result_arguments(result: &[u8]) -> String {
+    json!({ "hex": hex(result) }).to_string()
+}
