@@ -139,6 +139,7 @@ pub fn run(config: Config) -> Result<(), ServerError> {
         stopper,
         group: Some(started.group),
         server_has_ended: None,
+        is_open: false,
     };
     let outcome = running
         .open(threads, start_timeout)
@@ -155,7 +156,11 @@ pub fn run(config: Config) -> Result<(), ServerError> {
             }
             None => Ok(()),
         });
-    running.stop();
+    match &outcome {
+        // Nothing was served yet: there is nothing to wait for.
+        Err(_) if !running.is_open => drop(running.group.take()),
+        _ => running.stop(),
+    }
     drop(handles);
     outcome
 }
@@ -167,6 +172,8 @@ struct Running {
     stopper: Stopper,
     group: Option<Group>,
     server_has_ended: Option<String>,
+    /// The handshake is done and clients are served.
+    is_open: bool,
 }
 
 impl Running {
@@ -209,6 +216,7 @@ impl Running {
             if ready == threads
                 && let Some(handshake) = handshake.take()
             {
+                self.is_open = true;
                 return Ok(Some((driver, handshake)));
             }
         }

@@ -19,7 +19,7 @@ fn request_may_be_split_at_every_byte() {
             let mut connection = gateway.connect();
             for at in 1..wire.len() {
                 connection.send(&wire[..at]);
-                connection.wait_until_read();
+                connection.let_it_read();
                 connection.send(&wire[at..]);
                 let response = connection.response();
                 assert_eq!(
@@ -46,7 +46,7 @@ fn request_may_come_byte_by_byte() {
         let trickle = |connection: &mut Raw, wire: &[u8]| {
             for byte in wire {
                 connection.send([*byte]);
-                connection.wait_until_read();
+                connection.let_it_read();
             }
         };
         let mut connection = gateway.connect();

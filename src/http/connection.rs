@@ -31,8 +31,18 @@ pub struct Connection {
     pub shard: Rc<Shard>,
     pub key: ConnectionKey,
     pub inbound: Inbound,
+    last_head: Option<LastHead>,
     /// There until the connection is handed over.
     outbound: Option<OwnedWriteHalf<TcpStream>>,
+}
+
+/// The head that came last. Clients mostly send the same bytes again; a head is
+/// a pure function of its bytes, and an empty line stands only at its end, so
+/// equal bytes need neither guard nor decoder.
+struct LastHead {
+    bytes: Box<[u8]>,
+    head: Rc<Head>,
+    extent: HeadExtent,
 }
 
 impl Drop for Connection {
@@ -70,6 +80,7 @@ pub async fn serve(shard: Rc<Shard>, key: ConnectionKey, stream: TcpStream, unre
         shard,
         key,
         inbound: Inbound::new(read, unread),
+        last_head: None,
         outbound: Some(write),
     };
     if let Err(panic) = tasks::contained(connection.run()).await {
@@ -113,14 +124,13 @@ impl Connection {
     }
 
     /// The next request's head, `None` when there is none to come.
-    async fn next_head(&mut self) -> Result<Option<(Head, HeadExtent)>, Refusal> {
+    async fn next_head(&mut self) -> Result<Option<(Rc<Head>, HeadExtent)>, Refusal> {
         let mut guard = HeadGuard::new();
         let mut has_begun = false;
         self.deadline_in(self.shard.config.idle_timeout_ms);
         loop {
-            if let Some(extent) = guard.advance(self.inbound.unread())? {
-                let head = head::read(self.inbound.unread(), extent)?;
-                return Ok(Some((head, extent)));
+            if let Some(found) = self.find_head(&mut guard)? {
+                return Ok(Some(found));
             }
             if !has_begun && !self.inbound.unread().is_empty() {
                 has_begun = true;
@@ -137,6 +147,29 @@ impl Connection {
                 Came::End | Came::Late | Came::Broken => return Ok(None),
             }
         }
+    }
+
+    /// The head that stands first in the unread bytes, if it is complete.
+    fn find_head(
+        &mut self,
+        guard: &mut HeadGuard,
+    ) -> Result<Option<(Rc<Head>, HeadExtent)>, Refusal> {
+        let unread = self.inbound.unread();
+        if let Some(last) = &self.last_head
+            && unread.starts_with(&last.bytes)
+        {
+            return Ok(Some((last.head.clone(), last.extent)));
+        }
+        let Some(extent) = guard.advance(unread)? else {
+            return Ok(None);
+        };
+        let head = Rc::new(head::read(unread, extent)?);
+        self.last_head = Some(LastHead {
+            bytes: unread[..extent.len].into(),
+            head: head.clone(),
+            extent,
+        });
+        Ok(Some((head, extent)))
     }
 
     /// Reads on, until bytes come, the end, or the deadline.
@@ -233,7 +266,11 @@ impl Connection {
     async fn refuse(&mut self, refusal: Refusal) {
         let body = reply::error(None, reply::INVALID_REQUEST, refusal.reason);
         let date = self.shard.date();
-        let response = response::complete(&Manner::unread(), &date, refusal.status, b"", &body);
+        let fields = match refusal.status {
+            405 => exchange::ALLOWED,
+            _ => b"",
+        };
+        let response = response::complete(&Manner::unread(), &date, refusal.status, fields, &body);
         if self.write(response).await {
             self.linger().await;
         }

@@ -119,8 +119,8 @@ pub fn session(shard: &Shard, head: &Head, id: Option<&[u8]>) -> Result<SessionK
             return Err(Verdict::error(
                 400,
                 id,
-                reply::SESSION_NOT_FOUND,
-                "Session not found: the Mcp-Session-Id header is missing",
+                reply::INVALID_REQUEST,
+                "The Mcp-Session-Id header is missing: open a session with initialize",
             ));
         }
         SessionHeader::Malformed => None,

@@ -25,7 +25,8 @@ pub enum After {
     HandOver(usize),
 }
 
-const ALLOWED: &[u8] = b"allow: POST, DELETE, OPTIONS\r\n";
+/// The methods that the endpoint knows.
+pub const ALLOWED: &[u8] = b"allow: POST, DELETE, OPTIONS\r\n";
 
 /// Serves the request whose head stands first in the unread bytes.
 pub async fn exchange(connection: &mut Connection, head: &Head, extent: HeadExtent) -> After {
@@ -361,24 +362,25 @@ async fn await_json(connection: &mut Connection, head: &Head, manner: Manner) ->
             Event::End => continue,
             Event::Broken => return After::Drop,
         };
-        for delivery in deliveries {
-            let date = connection.shard.date();
-            let response = match delivery {
-                Delivery::Response(response) => response,
-                Delivery::Message { message, .. } => {
-                    response::complete(&manner, &date, 200, b"", &message)
-                }
-                Delivery::Cancelled { error, .. } if !head.accept.sse => {
-                    response::complete(&manner, &date, 200, b"", &error)
-                }
-                Delivery::Cancelled { .. } => {
-                    let mut stream = Stream::new(manner);
-                    stream.head(&date, b"");
-                    return stream.finish(connection).await;
-                }
-            };
-            return finish(connection, &manner, response).await;
-        }
+        let Some(delivery) = deliveries.into_iter().next() else {
+            continue;
+        };
+        let date = connection.shard.date();
+        let response = match delivery {
+            Delivery::Response(response) => response,
+            Delivery::Message { message, .. } => {
+                response::complete(&manner, &date, 200, b"", &message)
+            }
+            Delivery::Cancelled { error, .. } if !head.accept.sse => {
+                response::complete(&manner, &date, 200, b"", &error)
+            }
+            Delivery::Cancelled { .. } => {
+                let mut stream = Stream::new(manner);
+                stream.head(&date, b"");
+                return stream.finish(connection).await;
+            }
+        };
+        return finish(connection, &manner, response).await;
     }
 }
 

@@ -430,24 +430,43 @@ impl Raw {
             .expect("a TCP socket");
     }
 
-    /// Waits until the gateway has taken all that was sent out of its socket, so that what is sent next
-    /// comes with a read of its own.
+    /// Waits until the gateway has taken all that was sent out of its socket. It waits for the kernel's
+    /// acknowledgement, which may come 40 ms late.
     pub fn wait_until_read(&self) {
-        let local = self.local_port();
-        let peer = self.stream.peer_addr().expect("connected").port();
         wait_until("the gateway reads what was sent", || {
-            let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
-            let ours = find_socket(&table, local, peer);
-            let theirs = find_socket(&table, peer, local);
+            let (ours, theirs) = self.queues();
             // Nothing on the way from us and nothing waiting for them; no row at all means closed.
             ours.is_none_or(|(sending, _)| sending == 0)
                 && theirs.is_none_or(|(_, waiting)| waiting == 0)
         });
     }
+
+    /// Lets the gateway read what was sent, so that what is sent next comes with a read of its own. Data
+    /// sent over loopback is normally in the peer's queue at once, so only that queue is looked at: quick
+    /// enough for every byte of a request, and at worst two parts come in one read.
+    pub fn let_it_read(&self) {
+        wait_until("the gateway reads what was sent", || {
+            self.queues().1.is_none_or(|(_, waiting)| waiting == 0)
+        });
+    }
+
+    /// The queues of our end and of the gateway's end.
+    fn queues(&self) -> (Option<Queues>, Option<Queues>) {
+        let local = self.local_port();
+        let peer = self.stream.peer_addr().expect("connected").port();
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
+        (
+            find_socket(&table, local, peer),
+            find_socket(&table, peer, local),
+        )
+    }
 }
 
+/// Bytes that a socket has yet to send (or see acknowledged) and to hand to its reader.
+type Queues = (u64, u64);
+
 /// The queues (to send, to read) of the IPv4 socket with these ports in `/proc/net/tcp`.
-fn find_socket(table: &str, local: u16, remote: u16) -> Option<(u64, u64)> {
+fn find_socket(table: &str, local: u16, remote: u16) -> Option<Queues> {
     let (local, remote) = (format!(":{local:04X}"), format!(":{remote:04X}"));
     table.lines().skip(1).find_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
