@@ -26,6 +26,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run COMMAND as the shared stdio MCP server and serve it over HTTP
+    #[command(allow_negative_numbers = true)]
     Serve {
         #[command(flatten)]
         flags: Box<ServeFlags>,
@@ -34,6 +35,7 @@ pub enum Command {
         server: Vec<OsString>,
     },
     /// Serve the built-in demo MCP server
+    #[command(allow_negative_numbers = true)]
     Demo {
         #[command(flatten)]
         flags: Box<ServeFlags>,
@@ -261,8 +263,6 @@ pub enum ConfigError {
     Zero(&'static str),
     #[error("--pin names core {0}, which this process may not use")]
     Core(usize),
-    #[error("--request-timeout-max must not be below --request-timeout")]
-    Timeouts,
     #[error(transparent)]
     Policy(#[from] PolicyError),
     #[error("the server's command is missing: ringway serve [flags] -- COMMAND")]
@@ -335,9 +335,6 @@ impl ServeFlags {
         }
         if !(1..=SLOTS_MAX).contains(&self.max_calls.div_ceil(shards)) {
             return Err(ConfigError::Calls);
-        }
-        if self.request_timeout_max < self.request_timeout {
-            return Err(ConfigError::Timeouts);
         }
         Ok(())
     }

@@ -524,7 +524,9 @@ fn noise_never_harms_the_gateway() {
             connection.send_to_the_wary(&wire);
             if round % 2 == 0 {
                 connection.half_close();
-                while connection.next(false).is_some() {}
+                // Where the noise left only SSE acceptable, the end is that of
+                // a stream whose client is gone: anywhere.
+                connection.drain();
             } else {
                 connection.reset();
             }

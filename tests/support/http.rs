@@ -398,14 +398,23 @@ impl Raw {
     /// Reads once; 0 at the end of the connection, a reset included.
     fn fill(&mut self) -> usize {
         let mut chunk = vec![0_u8; 64 * 1024];
-        match self.stream.read(&mut chunk) {
-            Ok(count) => {
-                self.unread.extend_from_slice(&chunk[..count]);
-                count
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(count) => {
+                    self.unread.extend_from_slice(&chunk[..count]);
+                    return count;
+                }
+                // A read with a time-out is not restarted by the kernel.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return 0,
+                Err(error) => panic!("no answer came: {error}"),
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-            Err(error) => panic!("no answer came: {error}"),
         }
+    }
+
+    /// Reads to the end of the connection, whatever comes.
+    pub fn drain(&mut self) {
+        while self.fill() > 0 {}
     }
 
     /// Checks that nothing more comes but the end of the connection.
