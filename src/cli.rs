@@ -104,6 +104,9 @@ pub struct ServeFlags {
         value_name = "HOST"
     )]
     allow_host: Vec<String>,
+    /// A client that vanishes while its call is in flight: let the call run, or cancel it
+    #[arg(long, env = "RINGWAY_ON_DISCONNECT", default_value = "run")]
+    on_disconnect: OnDisconnect,
     /// Form of answers for clients that take both: auto and json give JSON
     #[arg(long, env = "RINGWAY_RESPONSE_MODE", default_value = "auto")]
     response_mode: ResponseMode,
@@ -172,7 +175,8 @@ pub struct ServeFlags {
         help_heading = "Limits"
     )]
     max_calls_per_session: usize,
-    /// Bytes of calls that wait for a slow server, per shard; over it calls are answered overloaded
+    /// Bytes per shard of bodies, of calls that wait for a slow server, and of answers that wait
+    /// for slow clients
     #[arg(long, env = "RINGWAY_MAX_BUFFERED", default_value = "256MiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
     max_buffered: usize,
 
@@ -197,6 +201,9 @@ pub struct ServeFlags {
     /// For the server to answer the handshake
     #[arg(long, env = "RINGWAY_START_TIMEOUT", default_value = "30s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
     start_timeout: Duration,
+    /// For calls in flight to finish after SIGTERM
+    #[arg(long, env = "RINGWAY_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    drain_timeout: Duration,
     /// Silence after which a session ends
     #[arg(long, env = "RINGWAY_SESSION_TTL", default_value = "30m", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
     session_ttl: Duration,
@@ -220,6 +227,15 @@ pub struct ServeFlags {
         help_heading = "Log"
     )]
     log_level: LogLevel,
+}
+
+/// What becomes of a call whose client has vanished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum OnDisconnect {
+    /// It runs on; its answer is dropped.
+    Run,
+    /// It is cancelled upstream.
+    Cancel,
 }
 
 /// Which cores the threads are pinned to.
@@ -247,6 +263,7 @@ pub struct Config {
     pub limits: ShardLimits,
     pub line_bytes_max: usize,
     pub start_timeout: Duration,
+    pub drain_timeout: Duration,
     pub log_format: LogFormat,
     pub log_level: LogLevel,
     pub server: ServerCommand,
@@ -303,6 +320,7 @@ impl ServeFlags {
             limits: self.shard_limits(shards),
             line_bytes_max: self.max_message,
             start_timeout: self.start_timeout,
+            drain_timeout: self.drain_timeout,
             log_format: self.log_format,
             log_level: self.log_level,
             server,
@@ -316,6 +334,8 @@ impl ServeFlags {
                 body_timeout_ms: milliseconds(self.body_timeout),
                 idle_timeout_ms: milliseconds(self.idle_timeout),
                 write_timeout_ms: milliseconds(self.write_timeout),
+                buffered_bytes_max: self.max_buffered,
+                cancel_on_disconnect: self.on_disconnect == OnDisconnect::Cancel,
             },
         })
     }

@@ -65,6 +65,12 @@ pub const MESSAGES_PER_TURN: usize = 1_000;
 /// Batches in a mailbox at most, either way.
 pub const MAILBOX_BATCHES: usize = 256;
 
+/// Letters that a shard takes before it lets its tasks run.
+pub const LETTERS_PER_TURN: usize = 16;
+
+/// Connections that a shard takes over before it lets its tasks run.
+pub const HANDOVERS_PER_TURN: usize = 64;
+
 /// Connections on their way from one shard to another at most, per shard.
 pub const HANDOVERS_MAX: usize = 1_024;
 

@@ -290,7 +290,7 @@ fn bad_flag_is_a_usage_error() {
             &["demo", "--request-timeout", "5parsecs"],
             "--request-timeout",
         ),
-        (&["demo", "--request-timeout", "-1s"], "--request-timeout"),
+        (&["demo", "--request-timeout=-1s"], "--request-timeout"),
         (&["demo", "--start-timeout", ""], "--start-timeout"),
         (
             &["demo", "--allow-origin", "not an origin"],

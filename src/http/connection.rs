@@ -11,7 +11,7 @@ use monoio::io::{AsyncWriteRent, OwnedWriteHalf, Splitable};
 use monoio::net::TcpStream;
 use smallvec::SmallVec;
 
-use super::connections::{ConnectionKey, Delivery, Wake};
+use super::connections::{ConnectionKey, Delivery, Phase, Wake};
 use super::exchange::After;
 use super::guard::{HeadExtent, HeadGuard, Refusal};
 use super::head::{self, Head};
@@ -19,7 +19,7 @@ use super::inbound::Inbound;
 use super::response::{self, Manner};
 use super::shard::{Handover, Shard};
 use super::{exchange, listener};
-use crate::limits::{LINGER_BYTES_MAX, LINGER_MS};
+use crate::limits::{LINGER_BYTES_MAX, LINGER_MS, READ_BYTES_MAX};
 use crate::routing::time::Millis;
 use crate::runtime::clock;
 use crate::runtime::tasks;
@@ -103,7 +103,10 @@ impl Connection {
                 }
             };
             self.shard.counters.requests.add(1);
-            match exchange::exchange(&mut self, &head, extent).await {
+            self.shard.enter(self.key, Phase::Busy);
+            let after = exchange::exchange(&mut self, &head, extent).await;
+            self.shard.release(self.key);
+            match after {
                 After::Next => {}
                 After::Close => {
                     self.linger().await;
@@ -127,13 +130,18 @@ impl Connection {
     async fn next_head(&mut self) -> Result<Option<(Rc<Head>, HeadExtent)>, Refusal> {
         let mut guard = HeadGuard::new();
         let mut has_begun = false;
+        let is_idle = self.inbound.unread().is_empty();
         self.deadline_in(self.shard.config.idle_timeout_ms);
+        if is_idle && !self.shard.enter(self.key, Phase::Idle) {
+            return Ok(None);
+        }
         loop {
             if let Some(found) = self.find_head(&mut guard)? {
                 return Ok(Some(found));
             }
             if !has_begun && !self.inbound.unread().is_empty() {
                 has_begun = true;
+                self.shard.enter(self.key, Phase::Head);
                 self.deadline_in(self.shard.config.header_timeout_ms);
             }
             match self.read(0).await {
@@ -189,6 +197,7 @@ impl Connection {
             }
             match shard.poll_connection(*key, cx) {
                 Some(Wake::Deadline) => Poll::Ready(Came::Late),
+                Some(Wake::Evicted) => Poll::Ready(Came::Broken),
                 Some(Wake::Deliveries(_)) | None => Poll::Pending,
             }
         })
@@ -206,8 +215,12 @@ impl Connection {
         } = self;
         let had_ended = inbound.has_ended();
         poll_fn(|cx| {
-            if let Some(Wake::Deliveries(deliveries)) = shard.poll_connection(*key, cx) {
-                return Poll::Ready(Event::Deliveries(deliveries));
+            match shard.poll_connection(*key, cx) {
+                Some(Wake::Deliveries(deliveries)) => {
+                    return Poll::Ready(Event::Deliveries(deliveries));
+                }
+                Some(Wake::Evicted) => return Poll::Ready(Event::Broken),
+                Some(Wake::Deadline) | None => {}
             }
             match inbound.poll_watch(cx) {
                 Poll::Ready(Err(_)) => Poll::Ready(Event::Broken),
@@ -221,6 +234,14 @@ impl Connection {
     /// The request in progress waits for its call, whose own time-out counts.
     pub fn without_deadline(&self) {
         self.shard.set_deadline(self.key, Millis::NEVER);
+    }
+
+    /// Counts what the body takes so far against the shard's budget: the read
+    /// buffer, and `decoded` bytes put together from chunks. False if there is
+    /// no room.
+    pub fn hold_body(&self, decoded: usize) -> bool {
+        let bytes = self.inbound.capacity() + decoded;
+        bytes <= READ_BYTES_MAX || self.shard.hold_body(self.key, bytes)
     }
 
     /// The time for a body begins.

@@ -22,6 +22,17 @@ pub struct ConnectionKey {
     generation: u32,
 }
 
+/// Where a connection is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Between two requests, nothing read.
+    Idle,
+    /// Part of a head has been read.
+    Head,
+    /// A request is being served.
+    Busy,
+}
+
 /// In which form the answer of the request in progress is wanted.
 #[derive(Debug)]
 pub enum Form {
@@ -45,6 +56,16 @@ pub enum Delivery {
     Cancelled { part: u16, error: Vec<u8> },
 }
 
+impl Delivery {
+    fn bytes(&self) -> usize {
+        match self {
+            Delivery::Response(bytes)
+            | Delivery::Message { message: bytes, .. }
+            | Delivery::Cancelled { error: bytes, .. } => bytes.len(),
+        }
+    }
+}
+
 /// Why a connection was woken.
 #[derive(Debug)]
 pub enum Wake {
@@ -52,6 +73,8 @@ pub enum Wake {
     Deliveries(SmallVec<[Delivery; 1]>),
     /// Its deadline has passed.
     Deadline,
+    /// It is to end at once: it holds the most of what is over the budget.
+    Evicted,
 }
 
 #[derive(Debug)]
@@ -62,7 +85,19 @@ struct Entry {
     deliveries: SmallVec<[Delivery; 1]>,
     deadline: Deadline,
     is_due: bool,
+    phase: Phase,
+    /// Bytes that it holds: its body, and answers that its client has not taken.
+    held_bytes: usize,
+    is_evicted: bool,
     waker: Option<Waker>,
+}
+
+impl Entry {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
 }
 
 /// The connections of one shard.
@@ -71,6 +106,8 @@ pub struct Connections {
     table: Slab<Entry>,
     wheel: Wheel<ConnectionKey>,
     next_generation: u32,
+    is_draining: bool,
+    held_bytes: usize,
 }
 
 impl Connections {
@@ -79,6 +116,8 @@ impl Connections {
             table: Slab::new(),
             wheel: Wheel::new(TICK_MS, now),
             next_generation: 0,
+            is_draining: false,
+            held_bytes: 0,
         }
     }
 
@@ -101,6 +140,9 @@ impl Connections {
             deliveries: SmallVec::new(),
             deadline: Deadline::default(),
             is_due: false,
+            phase: Phase::Idle,
+            held_bytes: 0,
+            is_evicted: false,
             waker: None,
         });
         ConnectionKey {
@@ -112,7 +154,8 @@ impl Connections {
     /// Removes a connection; what still comes for it finds nobody.
     pub fn close(&mut self, key: ConnectionKey) {
         if self.entry(key).is_some() {
-            self.table.remove(key.place as usize);
+            let entry = self.table.remove(key.place as usize);
+            self.held_bytes -= entry.held_bytes;
         }
     }
 
@@ -148,6 +191,75 @@ impl Connections {
         }
     }
 
+    /// Bytes that all connections hold.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// The connection holds `bytes` for its body or its answers now.
+    pub fn hold(&mut self, key: ConnectionKey, bytes: usize) {
+        let Some(entry) = self.entry(key) else {
+            return;
+        };
+        let before = std::mem::replace(&mut entry.held_bytes, bytes);
+        self.held_bytes = self.held_bytes + bytes - before;
+    }
+
+    /// While more than `bytes_max` are held, the connection that holds the most
+    /// has to go. Returns how many went.
+    pub fn evict_over(&mut self, bytes_max: usize) -> usize {
+        let mut evicted = 0;
+        // What an evicted connection holds is free once its task has run.
+        let mut held = self.held_bytes;
+        while held > bytes_max {
+            let candidates = self.table.iter_mut().map(|(_, entry)| entry);
+            let largest = candidates
+                .filter(|entry| !entry.is_evicted)
+                .max_by_key(|entry| entry.held_bytes);
+            let Some(entry) = largest else { break };
+            held = held.saturating_sub(entry.held_bytes);
+            entry.is_evicted = true;
+            entry.wake();
+            evicted += 1;
+        }
+        evicted
+    }
+
+    /// The connection enters a phase of its life. False if it is to end instead:
+    /// no request is begun on an idle connection while draining.
+    pub fn enter(&mut self, key: ConnectionKey, phase: Phase) -> bool {
+        let is_draining = self.is_draining;
+        match self.entry(key) {
+            Some(entry) => {
+                entry.phase = phase;
+                !(is_draining && phase == Phase::Idle)
+            }
+            None => false,
+        }
+    }
+
+    /// Idle connections end now, the others after their answer.
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+        for (_, entry) in &mut self.table {
+            if entry.phase == Phase::Idle {
+                entry.is_due = true;
+                entry.wake();
+            }
+        }
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    /// Whether a request is being served.
+    pub fn has_busy(&self) -> bool {
+        self.table
+            .iter()
+            .any(|(_, entry)| entry.phase == Phase::Busy)
+    }
+
     /// Delivers to the request that `to` names. `make` gets the form that it
     /// wants. False if the connection or its request is gone.
     pub fn deliver(&mut self, to: ReplyTo, make: impl FnOnce(&Form) -> Delivery) -> bool {
@@ -162,16 +274,22 @@ impl Connections {
             return false;
         }
         let delivery = make(&entry.form);
+        let bytes = delivery.bytes();
+        entry.held_bytes += bytes;
         entry.deliveries.push(delivery);
-        if let Some(waker) = entry.waker.take() {
-            waker.wake();
-        }
+        entry.wake();
+        self.held_bytes += bytes;
         true
     }
 
     /// What has come for the connection; else its task is woken when something does.
     pub fn poll(&mut self, key: ConnectionKey, cx: &Context<'_>) -> Option<Wake> {
-        let entry = self.entry(key)?;
+        let Some(entry) = self.entry(key) else {
+            return Some(Wake::Evicted);
+        };
+        if entry.is_evicted {
+            return Some(Wake::Evicted);
+        }
         if !entry.deliveries.is_empty() {
             return Some(Wake::Deliveries(std::mem::take(&mut entry.deliveries)));
         }
@@ -192,7 +310,7 @@ impl Connections {
             return true;
         };
         entry.waker = Some(cx.waker().clone());
-        std::mem::take(&mut entry.is_due)
+        std::mem::take(&mut entry.is_due) || entry.is_evicted
     }
 
     /// Sets the connection's deadline; [`Millis::NEVER`] takes it away.
@@ -219,9 +337,7 @@ impl Connections {
                 continue;
             }
             entry.is_due = true;
-            if let Some(waker) = entry.waker.take() {
-                waker.wake();
-            }
+            entry.wake();
         }
     }
 }
@@ -269,6 +385,37 @@ mod tests {
         assert_eq!(other.place, key.place);
         assert!(!connections.deliver(to, message));
         assert!(wake(&mut connections, other).is_none());
+    }
+
+    #[test]
+    fn over_the_budget_the_largest_holder_goes() {
+        let mut connections = Connections::new(Millis(0));
+        let keys: Vec<_> = (0..3).map(|_| connections.open()).collect();
+        for (key, bytes) in keys.iter().zip([10, 30, 20]) {
+            connections.hold(*key, bytes);
+        }
+        assert_eq!(connections.evict_over(60), 0);
+        assert_eq!(connections.evict_over(35), 1);
+        let evicted: Vec<_> = keys
+            .iter()
+            .map(|key| matches!(wake(&mut connections, *key), Some(Wake::Evicted)))
+            .collect();
+        assert_eq!(evicted, [false, true, false]);
+        keys.iter().for_each(|key| connections.close(*key));
+        assert_eq!(connections.held_bytes(), 0);
+    }
+
+    #[test]
+    fn draining_ends_idle_connections_and_lets_busy_ones_finish() {
+        let mut connections = Connections::new(Millis(0));
+        let (idle, busy) = (connections.open(), connections.open());
+        assert!(connections.enter(idle, Phase::Idle));
+        assert!(connections.enter(busy, Phase::Busy));
+        connections.drain();
+        assert!(matches!(wake(&mut connections, idle), Some(Wake::Deadline)));
+        assert!(wake(&mut connections, busy).is_none());
+        assert!(connections.has_busy());
+        assert!(!connections.enter(busy, Phase::Idle));
     }
 
     #[test]

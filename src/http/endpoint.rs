@@ -10,6 +10,7 @@ use crate::limits::BATCH_MESSAGES_MAX;
 use crate::routing::calls::ReplyTo;
 use crate::routing::client::{Step, unsupported_era};
 use crate::routing::session::{SessionId, SessionKey};
+use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::clock;
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{self, Envelope, Fault, Kind, ScanError};
@@ -26,12 +27,12 @@ pub enum Verdict {
     },
     /// One message with status 200, in the form that the client takes.
     Message { fields: Vec<u8>, message: Vec<u8> },
-    /// One call is in flight.
-    Call,
-    /// A batch: these answers are there already, so many calls are in flight.
+    /// This call is in flight.
+    Call(UpstreamId),
+    /// A batch: these answers are there already, these calls are in flight.
     Batch {
         ready: Vec<Vec<u8>>,
-        in_flight: usize,
+        in_flight: Vec<UpstreamId>,
     },
 }
 
@@ -236,7 +237,7 @@ impl Post<'_> {
             Step::Accepted => Verdict::accepted(),
             Step::Answer(message) => Verdict::message(message),
             Step::Refused(body) => Verdict::refused(body),
-            Step::InFlight => Verdict::Call,
+            Step::InFlight(id) => Verdict::Call(id),
         })
     }
 
@@ -258,7 +259,7 @@ impl Post<'_> {
             &mut ended,
         );
         ended.iter().for_each(|ended| self.shard.tell(ended));
-        if matches!(step, Step::InFlight) {
+        if matches!(step, Step::InFlight(_)) {
             self.shard.counters.calls.add(1);
         }
         self.shard.notify_hub();
@@ -282,6 +283,9 @@ impl Post<'_> {
                 "initialize needs params.protocolVersion, a string",
             )));
         };
+        if self.shard.is_draining() {
+            return Ok(Verdict::message(reply::failure(Some(id), Reason::Draining)));
+        }
         let handshake = self.shard.state.borrow().handshake().cloned();
         let Some(handshake) = handshake else {
             return Ok(Verdict::message(reply::failure(
@@ -364,7 +368,7 @@ impl Post<'_> {
     ) -> Verdict {
         let mut reply_to = self.begin(Form::Messages);
         let mut ready = Vec::new();
-        let mut in_flight = 0;
+        let mut in_flight = Vec::new();
         for (part, (text, scanned)) in messages.iter().enumerate() {
             reply_to.part = part as u16;
             match scanned {
@@ -380,11 +384,11 @@ impl Post<'_> {
                 Ok(envelope) => match self.route(session, text, envelope, reply_to) {
                     Step::Accepted => {}
                     Step::Answer(message) | Step::Refused(message) => ready.push(message),
-                    Step::InFlight => in_flight += 1,
+                    Step::InFlight(id) => in_flight.push(id),
                 },
             }
         }
-        match ready.is_empty() && in_flight == 0 {
+        match ready.is_empty() && in_flight.is_empty() {
             true => Verdict::accepted(),
             false => Verdict::Batch { ready, in_flight },
         }

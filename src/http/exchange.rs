@@ -9,8 +9,9 @@ use super::guard::{HeadExtent, Refusal};
 use super::head::{Framing, Head, Method, SessionHeader};
 use super::response::{self, Manner, OriginAnswer};
 use crate::routing::session::SessionId;
+use crate::routing::upstream_id::UpstreamId;
 use crate::wire::headers::{CORS_ALLOW_HEADERS, CORS_ALLOW_METHODS, CORS_MAX_AGE};
-use crate::wire::reply;
+use crate::wire::reply::{self, Reason};
 
 /// What becomes of the connection after a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,10 +53,11 @@ fn manner(connection: &Connection, head: &Head) -> Manner {
         (Some(_), None) => OriginAnswer::Refused,
         (Some(origin), Some(_)) => OriginAnswer::Allowed(origin.clone()),
     };
+    let close = head.close || connection.shard.is_draining();
     Manner {
         http11: head.http11,
-        close: head.close,
-        keep_alive_10: head.keep_alive_10,
+        close,
+        keep_alive_10: head.keep_alive_10 && !close,
         head_only: head.method == Method::Head,
         origin,
     }
@@ -228,7 +230,7 @@ async fn read_body(connection: &mut Connection, head: &Head) -> Result<Body, NoB
 async fn read_length(connection: &mut Connection, bytes: usize) -> Result<Body, NoBody> {
     while connection.inbound.unread().len() < bytes {
         let missing = bytes - connection.inbound.unread().len();
-        more(connection, missing).await?;
+        more(connection, missing, 0).await?;
     }
     Ok(Body::InPlace(bytes))
 }
@@ -244,11 +246,18 @@ async fn read_chunked(connection: &mut Connection, limit: usize) -> Result<Body,
         if fed.done {
             return Ok(Body::Own(body));
         }
-        more(connection, 0).await?;
+        // The decoder holds an unfinished chunk besides.
+        more(connection, 0, 2 * body.capacity()).await?;
     }
 }
 
-async fn more(connection: &mut Connection, expected: usize) -> Result<(), NoBody> {
+async fn more(connection: &mut Connection, expected: usize, decoded: usize) -> Result<(), NoBody> {
+    if !connection.hold_body(decoded) {
+        return Err(NoBody::Refused(Refusal::new(
+            503,
+            "the gateway has no room for this body, try again later",
+        )));
+    }
     match connection.read(expected).await {
         Came::Bytes => Ok(()),
         Came::End => Err(NoBody::Refused(Refusal::bad(
@@ -269,10 +278,15 @@ async fn refuse_body(connection: &mut Connection, mut manner: Manner, no_body: N
     manner.close = true;
     let early = match refusal.status {
         413 => too_large(connection.shard.config.body_bytes_max),
+        503 => Early {
+            status: 503,
+            fields: b"retry-after: 1\r\n".to_vec(),
+            body: reply::failure(None, Reason::Overloaded),
+        },
         status => Early::error(status, refusal.reason),
     };
     let date = connection.shard.date();
-    let response = response::complete(&manner, &date, early.status, b"", &early.body);
+    let response = response::complete(&manner, &date, early.status, &early.fields, &early.body);
     finish(connection, &manner, response).await
 }
 
@@ -341,26 +355,37 @@ async fn answer(
             let response = response::complete(&manner, &date, 200, &fields, &message);
             finish(connection, &manner, response).await
         }
-        Verdict::Call if sse => await_stream(connection, manner, Vec::new(), 1).await,
-        Verdict::Call => await_json(connection, head, manner).await,
+        Verdict::Call(id) if sse => await_stream(connection, manner, Vec::new(), &[id]).await,
+        Verdict::Call(id) => await_json(connection, head, manner, id).await,
         Verdict::Batch { ready, in_flight } if sse => {
-            await_stream(connection, manner, ready, in_flight).await
+            await_stream(connection, manner, ready, &in_flight).await
         }
         Verdict::Batch { ready, in_flight } => {
-            await_array(connection, manner, ready, in_flight).await
+            await_array(connection, manner, ready, &in_flight).await
         }
     }
 }
 
+/// The client is gone while these calls are in flight.
+fn gone(connection: &Connection, calls: &[UpstreamId]) -> After {
+    connection.shard.client_gone(calls);
+    After::Drop
+}
+
 /// Waits for the answer of one call, as JSON. A client that has sent its last
 /// byte still gets it.
-async fn await_json(connection: &mut Connection, head: &Head, manner: Manner) -> After {
+async fn await_json(
+    connection: &mut Connection,
+    head: &Head,
+    manner: Manner,
+    call: UpstreamId,
+) -> After {
     connection.without_deadline();
     loop {
         let deliveries = match connection.event().await {
             Event::Deliveries(deliveries) => deliveries,
             Event::End => continue,
-            Event::Broken => return After::Drop,
+            Event::Broken => return gone(connection, &[call]),
         };
         let Some(delivery) = deliveries.into_iter().next() else {
             continue;
@@ -389,17 +414,18 @@ async fn await_array(
     connection: &mut Connection,
     manner: Manner,
     mut answers: Vec<Vec<u8>>,
-    mut in_flight: usize,
+    calls: &[UpstreamId],
 ) -> After {
     connection.without_deadline();
-    while in_flight > 0 {
+    let mut missing = calls.len();
+    while missing > 0 {
         let deliveries = match connection.event().await {
             Event::Deliveries(deliveries) => deliveries,
             Event::End => continue,
-            Event::Broken => return After::Drop,
+            Event::Broken => return gone(connection, calls),
         };
         for delivery in deliveries {
-            in_flight = in_flight.saturating_sub(1);
+            missing = missing.saturating_sub(1);
             match delivery {
                 Delivery::Message { message, .. } => answers.push(message),
                 Delivery::Cancelled { error, .. } => answers.push(error),
@@ -421,21 +447,23 @@ async fn await_stream(
     connection: &mut Connection,
     manner: Manner,
     ready: Vec<Vec<u8>>,
-    mut in_flight: usize,
+    calls: &[UpstreamId],
 ) -> After {
+    let mut missing = calls.len();
     let mut stream = Stream::new(manner);
     stream.head(&connection.shard.date(), b"");
     ready.iter().for_each(|message| stream.message(message));
-    while in_flight > 0 {
+    while missing > 0 {
         if !stream.flush(connection).await {
-            return After::Drop;
+            return gone(connection, calls);
         }
+        connection.shard.release(connection.key);
         connection.without_deadline();
         let Event::Deliveries(deliveries) = connection.event().await else {
-            return After::Drop;
+            return gone(connection, calls);
         };
         for delivery in deliveries {
-            in_flight = in_flight.saturating_sub(1);
+            missing = missing.saturating_sub(1);
             if let Delivery::Message { message, .. } = delivery {
                 stream.message(&message);
             }

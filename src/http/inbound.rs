@@ -59,6 +59,11 @@ impl Inbound {
         }
     }
 
+    /// Bytes that the buffer takes.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// The client has sent its last byte.
     pub fn has_ended(&self) -> bool {
         self.ended

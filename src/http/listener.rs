@@ -24,11 +24,12 @@ pub fn adopt(listener: StdListener, driver: Driver) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// Accepts for as long as the shard runs.
+/// Accepts until the shard drains; then the listener is closed.
 pub async fn accept(shard: Rc<Shard>, listener: TcpListener) {
-    loop {
-        match listener.accept().await {
+    while let Some(handle) = shard.accept_handle() {
+        match listener.cancelable_accept(handle).await {
             Ok((stream, _)) => admit(&shard, stream),
+            Err(_) if shard.is_draining() => return,
             Err(error) => {
                 // Out of descriptors: accepting again at once would spin.
                 tracing::warn!(%error, "cannot accept a connection");

@@ -7,7 +7,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::connections::{ConnectionKey, Connections, Delivery, Form, Wake};
+use monoio::io::{CancelHandle, Canceller};
+
+use super::connections::{ConnectionKey, Connections, Delivery, Form, Phase, Wake};
 use super::policy::Policy;
 use super::response::{self, DateLine};
 use crate::routing::calls::{Call, ReplyTo};
@@ -56,6 +58,10 @@ pub struct FaceConfig {
     pub idle_timeout_ms: u64,
     /// For one response to be taken.
     pub write_timeout_ms: u64,
+    /// Bytes of bodies, waiting calls and answers of one shard at most.
+    pub buffered_bytes_max: usize,
+    /// A client that vanishes cancels its call.
+    pub cancel_on_disconnect: bool,
 }
 
 /// A connection on its way to the shard that owns the session it speaks for.
@@ -80,6 +86,8 @@ pub struct Shard {
     /// The other shards, in their order; the own place is never used.
     pub peers: Vec<Post<Handover>>,
     pub counters: Arc<Counters>,
+    /// Ends the accept that is waiting.
+    accepting: RefCell<Canceller>,
     date: Cell<(u64, DateLine)>,
 }
 
@@ -108,6 +116,7 @@ impl Shard {
             lines_ready,
             peers,
             counters,
+            accepting: RefCell::default(),
             date: Cell::new((u64::MAX, [0; 37])),
         })
     }
@@ -138,6 +147,81 @@ impl Shard {
         let mut connections = self.connections.borrow_mut();
         connections.close(key);
         self.counters.connections.set(connections.len() as u64);
+    }
+
+    /// Where a connection is in its life. False: it is to end.
+    pub fn enter(&self, key: ConnectionKey, phase: Phase) -> bool {
+        self.connections.borrow_mut().enter(key, phase)
+    }
+
+    /// The connection holds `bytes` of its body. False if the shard has no
+    /// room for it.
+    pub fn hold_body(&self, key: ConnectionKey, bytes: usize) -> bool {
+        let mut connections = self.connections.borrow_mut();
+        connections.hold(key, bytes);
+        let waiting = self.state.borrow().outgoing.waiting_bytes();
+        connections.held_bytes() + waiting <= self.config.buffered_bytes_max
+    }
+
+    /// The connection holds nothing any more.
+    pub fn release(&self, key: ConnectionKey) {
+        self.connections.borrow_mut().hold(key, 0);
+    }
+
+    /// Bytes that bodies, waiting calls and answers take.
+    pub fn buffered_bytes(&self) -> usize {
+        let waiting = self.state.borrow().outgoing.waiting_bytes();
+        self.connections.borrow().held_bytes() + waiting
+    }
+
+    fn enforce_budget(&self) {
+        let waiting = self.state.borrow().outgoing.waiting_bytes();
+        let room = self.config.buffered_bytes_max.saturating_sub(waiting);
+        let mut connections = self.connections.borrow_mut();
+        if connections.held_bytes() > room {
+            let evicted = connections.evict_over(room);
+            self.counters.evicted.add(evicted as u64);
+        }
+    }
+
+    /// The cancel handle of the accept that is about to begin; `None` while
+    /// draining.
+    pub fn accept_handle(&self) -> Option<CancelHandle> {
+        let is_draining = self.connections.borrow().is_draining();
+        (!is_draining).then(|| self.accepting.borrow().handle())
+    }
+
+    /// Finishes what is in flight and begins nothing new: no connection is
+    /// accepted, idle ones end, new calls are refused.
+    pub fn drain(&self) {
+        self.state.borrow_mut().drain();
+        self.connections.borrow_mut().drain();
+        let canceller = self.accepting.take();
+        self.accepting.replace(canceller.cancel());
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.connections.borrow().is_draining()
+    }
+
+    /// Nothing is in flight any more, after [`Shard::drain`].
+    pub fn is_drained(&self) -> bool {
+        let connections = self.connections.borrow();
+        connections.is_draining()
+            && self.state.borrow().calls_in_flight() == 0
+            && !connections.has_busy()
+    }
+
+    /// The client of these calls is gone: with `--on-disconnect cancel` they
+    /// end, else they run on and their answers are dropped.
+    pub fn client_gone(&self, calls: &[UpstreamId]) {
+        if !self.config.cancel_on_disconnect {
+            return;
+        }
+        for id in calls {
+            self.state.borrow_mut().withdraw(*id, Reason::Cancelled);
+        }
+        self.notify_hub();
     }
 
     pub fn begin_exchange(&self, key: ConnectionKey, form: Form) -> ReplyTo {
@@ -210,8 +294,11 @@ impl Shard {
                     }
                 }
             });
-        if !delivered {
-            self.counters.dropped(DropReason::ClientGone);
+        match delivered {
+            true => self.enforce_budget(),
+            false => {
+                self.counters.dropped(DropReason::ClientGone);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use super::outgoing::Placed;
 use super::session::SessionKey;
 use super::shard::{Ended, ShardState};
 use super::time::Millis;
+use super::upstream_id::UpstreamId;
 use crate::wire::method::{CANCELLED, LOG_LEVELS, Request};
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{Envelope, Kind};
@@ -21,8 +22,8 @@ pub enum Step {
     Answer(Vec<u8>),
     /// The message breaks the protocol: HTTP 400 with this JSON-RPC error.
     Refused(Vec<u8>),
-    /// The call is in flight; its answer comes later.
-    InFlight,
+    /// This call is in flight; its answer comes later.
+    InFlight(UpstreamId),
 }
 
 impl ShardState {
@@ -97,7 +98,7 @@ impl ShardState {
         text: &[u8],
         envelope: &Envelope<'_>,
     ) -> Vec<u8> {
-        let Some(handshake) = &self.handshake else {
+        let Some(handshake) = self.handshake() else {
             return reply::failure(Some(id), Reason::UpstreamDown);
         };
         if !handshake.logging {
@@ -134,7 +135,10 @@ impl ShardState {
             return Step::Accepted;
         };
         let raw_id = id_field.span.of(text);
-        if self.handshake.is_none() {
+        if self.is_draining {
+            return Step::Answer(reply::failure(Some(raw_id), Reason::Draining));
+        }
+        if self.epoch.is_none() {
             return Step::Answer(reply::failure(Some(raw_id), Reason::UpstreamDown));
         }
         let Some(session) = self.sessions.get_mut(key) else {
@@ -192,7 +196,7 @@ impl ShardState {
                     call.sent = placed == Placed::InBatch;
                 }
                 self.arm_call(id, now, now);
-                Step::InFlight
+                Step::InFlight(id)
             }
             Err(_) => {
                 self.withdraw(id, Reason::Overloaded);
@@ -233,7 +237,6 @@ mod tests {
 
     use super::*;
     use crate::routing::shard::ShardLimits;
-    use crate::routing::upstream_id::UpstreamId;
     use crate::wire::handshake::{Handshake, Offer};
     use crate::wire::scan::scan;
     use crate::wire::version::Version;
@@ -270,7 +273,7 @@ mod tests {
                 get_streams: false,
                 tasks: false,
             };
-            state.upstream_up(Arc::new(Handshake::read(result, offer).unwrap()));
+            state.upstream_up(1, Arc::new(Handshake::read(result, offer).unwrap()));
             Bench {
                 state,
                 draws: 0,
@@ -332,7 +335,7 @@ mod tests {
     fn id_and_token_go_upstream_as_the_same_integer_and_come_back_to_the_call() {
         let mut bench = Bench::new();
         let session = bench.session();
-        assert!(matches!(bench.send(session, CALL).0, Step::InFlight));
+        assert!(matches!(bench.send(session, CALL).0, Step::InFlight(_)));
         let lines = bench.upstream();
         assert_eq!(lines[0]["id"], lines[0]["params"]["_meta"]["progressToken"]);
         let call = bench.state.answered(id_of(&lines[0]), bench.now).unwrap();
@@ -355,7 +358,7 @@ mod tests {
         let line = bench.upstream().remove(0);
         assert_eq!(line["params"]["requestId"], call["id"]);
         assert!(bench.state.answered(id_of(&call), bench.now).is_none());
-        assert!(matches!(bench.send(session, CALL).0, Step::InFlight));
+        assert!(matches!(bench.send(session, CALL).0, Step::InFlight(_)));
     }
 
     #[test]
@@ -405,7 +408,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         let other = bench.session();
-        assert!(matches!(bench.send(other, CALL).0, Step::InFlight));
+        assert!(matches!(bench.send(other, CALL).0, Step::InFlight(_)));
     }
 
     #[test]
@@ -464,6 +467,29 @@ mod tests {
     }
 
     #[test]
+    fn a_restarted_upstream_keeps_sessions_unless_it_can_do_less() {
+        let offer = Offer {
+            get_streams: false,
+            tasks: false,
+        };
+        let up = |capabilities: &str| {
+            let text =
+                format!(r#"{{"protocolVersion":"2025-11-25","capabilities":{capabilities}}}"#);
+            Arc::new(Handshake::read(text.as_bytes(), offer).unwrap())
+        };
+        let mut bench = Bench::new();
+        let session = bench.session();
+        bench.state.upstream_down(&mut Vec::new());
+        bench
+            .state
+            .upstream_up(2, up(r#"{"logging":{},"tools":{}}"#));
+        assert!(matches!(bench.send(session, CALL).0, Step::InFlight(_)));
+        bench.state.upstream_down(&mut Vec::new());
+        bench.state.upstream_up(3, up(r#"{"logging":{}}"#));
+        assert!(bench.state.sessions.is_empty());
+    }
+
+    #[test]
     fn what_a_shared_server_must_not_hear_stays_here() {
         let mut bench = Bench::new();
         let session = bench.session();
@@ -480,7 +506,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":9,"error":{"code":1,"message":"x"}}"#,
         ] {
             assert!(
-                !matches!(bench.send(session, text).0, Step::InFlight),
+                !matches!(bench.send(session, text).0, Step::InFlight(_)),
                 "{text}"
             );
         }

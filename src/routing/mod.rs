@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod back_off;
 pub mod calls;
 pub mod client;
 pub mod drops;

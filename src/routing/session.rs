@@ -111,6 +111,14 @@ impl Sessions {
         self.by_id.get(&id).copied()
     }
 
+    /// The keys of all sessions.
+    pub fn keys(&self) -> Vec<SessionKey> {
+        self.table
+            .iter()
+            .map(|(key, _)| SessionKey(key as u32))
+            .collect()
+    }
+
     pub fn get(&self, key: SessionKey) -> Option<&Session> {
         self.table.get(key.0 as usize)
     }

@@ -65,7 +65,12 @@ pub struct ShardState {
     pub sessions: Sessions,
     pub(super) calls: Calls,
     pub outgoing: Outgoing,
-    pub(super) handshake: Option<Arc<Handshake>>,
+    /// The last handshake: `initialize` is answered from it also while the
+    /// upstream is down.
+    handshake: Option<Arc<Handshake>>,
+    /// Which child the calls go to, while one is there.
+    pub(super) epoch: Option<u64>,
+    pub(super) is_draining: bool,
     pub(super) limits: ShardLimits,
     call_wheel: Wheel<u32>,
     session_wheel: Wheel<SessionKey>,
@@ -88,20 +93,42 @@ impl ShardState {
             calls: Calls::new(shard, limits.calls_max, hasher.clone()),
             outgoing: Outgoing::new(SHARD_WINDOW_BYTES, limits.waiting_bytes_max, hasher),
             handshake: None,
+            epoch: None,
+            is_draining: false,
             limits,
             call_wheel: Wheel::new(TICK_MS, now),
             session_wheel: Wheel::new(TICK_MS * 20, now),
         }
     }
 
-    /// The upstream is there, with the outcome of its handshake.
-    pub fn upstream_up(&mut self, handshake: Arc<Handshake>) {
-        self.handshake = Some(handshake);
+    /// Child number `epoch` is there, with the outcome of its handshake. If it
+    /// can do less than the one before, every session ends: what the client
+    /// was told in its handshake no longer holds.
+    pub fn upstream_up(&mut self, epoch: u64, handshake: Arc<Handshake>) {
+        let before = self.handshake.replace(handshake.clone());
+        self.epoch = Some(epoch);
+        if before.is_some_and(|before| handshake.is_less_than(&before)) {
+            let mut ended = Vec::new();
+            for key in self.sessions.keys() {
+                self.end_session(key, &mut ended);
+            }
+            debug_assert!(ended.is_empty(), "no call is in flight while it is down");
+        }
+    }
+
+    /// From now on new calls are answered `draining`.
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// Which child the lines in the batch are for.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.unwrap_or_default()
     }
 
     /// The upstream is gone: every call in flight ends, new ones are refused.
     pub fn upstream_down(&mut self, ended: &mut Vec<Ended>) {
-        self.handshake = None;
+        self.epoch = None;
         self.outgoing.clear();
         while let Some((id, session)) = self.calls.any() {
             if let Some(session) = self.sessions.get_mut(session)
@@ -120,7 +147,8 @@ impl ShardState {
         self.calls.len()
     }
 
-    /// The handshake, while the upstream is there.
+    /// The last handshake, also while the upstream is down; `None` before the
+    /// first.
     pub fn handshake(&self) -> Option<&Arc<Handshake>> {
         self.handshake.as_ref()
     }
@@ -168,7 +196,7 @@ impl ShardState {
 
     /// Ends a call from this side. The server is told if it had been asked; a
     /// call that still waits for its turn is never sent.
-    pub(super) fn withdraw(&mut self, id: UpstreamId, reason: Reason) -> Option<Ended> {
+    pub fn withdraw(&mut self, id: UpstreamId, reason: Reason) -> Option<Ended> {
         let call = self.end_call(id)?;
         if call.sent {
             let mut buffer = itoa::Buffer::new();

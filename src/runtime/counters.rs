@@ -35,6 +35,9 @@ pub struct Counters {
     pub calls: Counter,
     pub answers: Counter,
     pub handovers: Counter,
+    /// Connections that were ended because they held the most of what was over
+    /// the budget.
+    pub evicted: Counter,
     /// Answers whose id came as a decimal string.
     pub quoted_ids: Counter,
     /// Requests whose `MCP-Protocol-Version` is supported but not the session's.

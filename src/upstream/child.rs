@@ -6,11 +6,11 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 
 use super::guard;
 use super::hub::ServerPipes;
@@ -38,6 +38,8 @@ pub struct Started {
 #[derive(Debug)]
 pub struct Group {
     guard: Child,
+    /// The server's own process, which its waiting thread reaps.
+    server: u32,
 }
 
 /// Why a server could not be started.
@@ -52,13 +54,15 @@ pub enum StartError {
     Pipes(#[from] rustix::io::Errno),
     #[error("cannot start the guard of the server's process group: {0}")]
     Guard(io::Error),
+    #[error("cannot start a thread for the server: {0}")]
+    Thread(io::Error),
 }
 
 /// Starts the server. `open_files` is the soft limit that it gets: Ringway has
 /// raised its own, and some programs walk over all possible descriptors.
 pub fn start(command: &ServerCommand, open_files: u64) -> Result<Started, StartError> {
     let guard = start_guard().map_err(StartError::Guard)?;
-    let group = Group { guard };
+    let mut group = Group { guard, server: 0 };
     let (child_stdin, stdin) = pipe()?;
     let (stdout, child_stdout) = pipe()?;
     let (stderr, child_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -81,6 +85,7 @@ pub fn start(command: &ServerCommand, open_files: u64) -> Result<Started, StartE
         program: command.program.clone(),
         source,
     })?;
+    group.server = process.id();
     Ok(Started {
         process,
         group,
@@ -139,6 +144,11 @@ fn start_guard() -> io::Result<Child> {
 }
 
 impl Group {
+    /// The processes of the group that Ringway itself waits for.
+    pub fn processes(&self) -> [u32; 2] {
+        [self.guard.id(), self.server]
+    }
+
     fn signal(&self, signal: Signal) {
         // The guard leads the group and is not reaped before it is dropped, so
         // the number cannot belong to somebody else.
@@ -168,26 +178,39 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.guard.wait();
-        kill_orphans();
+        kill_orphans(self.server);
     }
 }
 
 /// Descendants that left the group come to Ringway when their parents die (it
-/// is a child subreaper); none may outlive the server.
-fn kill_orphans() {
+/// is a child subreaper); none may outlive the server. `server` itself is
+/// reaped by the thread that waits for it.
+fn kill_orphans(server: u32) {
     let deadline = Instant::now() + Duration::from_millis(500);
     while Instant::now() < deadline {
-        let orphans = children();
+        let mut orphans = children();
+        orphans.retain(|pid| *pid != server as i32);
         if orphans.is_empty() {
             return;
         }
-        for pid in orphans {
-            if let Some(pid) = Pid::from_raw(pid) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-                let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
-            }
+        for pid in orphans.into_iter().filter_map(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
+            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Reaps descendants of the server that came to Ringway and have ended. `own`
+/// are those that others wait for.
+pub fn reap_orphans(own: &[u32]) {
+    for pid in children() {
+        if own.contains(&(pid as u32)) {
+            continue;
+        }
+        if let Some(pid) = Pid::from_raw(pid) {
+            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        }
     }
 }
 
@@ -205,9 +228,4 @@ fn children() -> Vec<i32> {
                 .collect::<Vec<i32>>()
         })
         .collect()
-}
-
-/// How a process ended, for people.
-pub fn describe(status: ExitStatus) -> String {
-    status.to_string()
 }

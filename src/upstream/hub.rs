@@ -23,6 +23,7 @@ use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
 use crate::runtime::fd::StreamFd;
 use crate::runtime::notify::Notify;
+use crate::runtime::tasks;
 use crate::wire::handshake::{Handshake, HandshakeError, Offer};
 use crate::wire::lines::{Line, LineBuffer};
 use crate::wire::reply::json_string;
@@ -51,7 +52,8 @@ pub enum HubEvent {
     Open(Arc<Handshake>),
     /// The handshake failed.
     Failed(OpenError),
-    /// The server's stdout has ended, or reading it failed.
+    /// The server's stdout has ended, or reading it failed. Every call in
+    /// flight has been answered; the server is to be ended.
     Closed(Option<io::Error>),
 }
 
@@ -71,7 +73,12 @@ pub struct Hub {
     line_bytes_max: usize,
     report: Box<dyn Fn(HubEvent)>,
     counters: Arc<Counters>,
-    stopping: Cell<bool>,
+    /// Which child this is, counted from 1.
+    epoch: Cell<u64>,
+    stop_writing: Cell<bool>,
+    /// The pipes of the next child, and the wake-up for them.
+    next_pipes: RefCell<Option<ServerPipes>>,
+    pipes_ready: Notify,
     /// The writing task waits for lines.
     writer_is_idle: Cell<bool>,
 }
@@ -96,18 +103,45 @@ impl Hub {
             line_bytes_max,
             report,
             counters,
-            stopping: Cell::new(false),
+            epoch: Cell::new(0),
+            stop_writing: Cell::new(false),
+            next_pipes: RefCell::new(None),
+            pipes_ready: Notify::default(),
             writer_is_idle: Cell::new(false),
         })
     }
 
+    /// Gives the hub the pipes of a server that has just been started.
+    pub fn connect(&self, pipes: ServerPipes) {
+        *self.next_pipes.borrow_mut() = Some(pipes);
+        self.pipes_ready.notify();
+    }
+
+    /// Talks to one child after the other, for as long as the thread runs.
+    pub async fn run(self: Rc<Hub>, driver: Driver) {
+        loop {
+            let pipes = self.next_pipes.borrow_mut().take();
+            match pipes {
+                None => self.pipes_ready.wait().await,
+                Some(pipes) => {
+                    if let Err(error) = self.serve(pipes, driver).await {
+                        (self.report)(HubEvent::Closed(Some(error)));
+                    }
+                }
+            }
+        }
+    }
+
     /// Talks to a server that has just been started: handshake first, then
     /// everything, until its stdout ends. Then all shards are told.
-    pub async fn serve(self: &Rc<Hub>, pipes: ServerPipes, driver: Driver) -> io::Result<()> {
+    async fn serve(self: &Rc<Hub>, pipes: ServerPipes, driver: Driver) -> io::Result<()> {
         let stdin = StreamFd::new(pipes.stdin, driver)?;
         let stdout = StreamFd::new(pipes.stdout, driver)?;
+        self.epoch.set(self.epoch.get() + 1);
+        self.own_lines.borrow_mut().clear();
+        self.stop_writing.set(false);
         self.begin_handshake();
-        monoio::spawn(self.clone().write(stdin));
+        let writer = monoio::spawn(tasks::contained(self.clone().write(stdin)));
         let outcome = self.read(stdout).await;
         self.stop_writing();
         for link in self.links.borrow_mut().iter_mut() {
@@ -115,13 +149,18 @@ impl Hub {
         }
         self.flush_until_taken().await;
         (self.report)(HubEvent::Closed(outcome.err()));
+        // The next child must not meet this one's writing task. A write that is
+        // stuck in a full pipe fails when the server is ended.
+        if let Err(panic) = writer.await {
+            tracing::error!(panic = tasks::text(&*panic), "the writing task panicked");
+        }
         Ok(())
     }
 
     /// Ends the writing task, which closes the server's stdin: the polite way
     /// to ask it to end.
     pub fn stop_writing(&self) {
-        self.stopping.set(true);
+        self.stop_writing.set(true);
         self.lines_ready.notify();
     }
 
@@ -161,7 +200,10 @@ impl Hub {
                 self.lines_ready.notify();
                 let handshake = Arc::new(handshake);
                 for link in self.links.borrow_mut().iter_mut() {
-                    link.letter(ToShard::Up(handshake.clone()));
+                    link.letter(ToShard::Up {
+                        epoch: self.epoch.get(),
+                        handshake: handshake.clone(),
+                    });
                 }
                 (self.report)(HubEvent::Open(handshake));
             }
@@ -316,7 +358,7 @@ impl Hub {
         loop {
             bytes.clear();
             self.gather(&mut bytes, &mut taken);
-            if self.stopping.get() {
+            if self.stop_writing.get() {
                 return;
             }
             if bytes.is_empty() {
@@ -360,7 +402,7 @@ impl Hub {
             }
             let shard = (first + step) % shards;
             let room = UPSTREAM_WRITE_BYTES / shards;
-            taken[shard] += links[shard].take_lines(bytes, room);
+            taken[shard] += links[shard].take_lines(bytes, self.epoch.get(), room);
         }
         if links.iter().any(Link::has_lines) {
             self.lines_ready.notify();

@@ -11,8 +11,11 @@ use crate::wire::span::Span;
 /// From the hub to a shard.
 #[derive(Debug)]
 pub enum ToShard {
-    /// The upstream is there.
-    Up(Arc<Handshake>),
+    /// The upstream is there: child number `epoch`.
+    Up {
+        epoch: u64,
+        handshake: Arc<Handshake>,
+    },
     /// Messages for calls of the shard.
     Messages(Messages),
     /// An answer of at least [`crate::limits::LARGE_ANSWER_BYTES`].
@@ -25,6 +28,8 @@ pub enum ToShard {
     Written(usize),
     /// The upstream is gone.
     Down,
+    /// Finish what is in flight, begin nothing new.
+    Drain,
 }
 
 /// A batch of messages in one buffer.
@@ -82,9 +87,14 @@ impl Messages {
     }
 }
 
-/// From a shard to the hub: whole lines, each with its newline.
+/// From a shard to the hub: whole lines, each with its newline, meant for child
+/// number `epoch`. Another child must never see them: their calls have been
+/// answered, and running them again could do something twice.
 #[derive(Debug)]
-pub struct Lines(pub Vec<u8>);
+pub struct Lines {
+    pub epoch: u64,
+    pub bytes: Vec<u8>,
+}
 
 #[cfg(test)]
 mod tests {

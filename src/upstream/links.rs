@@ -97,7 +97,7 @@ fn size(letter: &ToShard) -> usize {
     match letter {
         ToShard::Messages(messages) => messages.bytes(),
         ToShard::Large { line, .. } => line.len(),
-        ToShard::Up(_) | ToShard::Written(_) | ToShard::Down => 0,
+        ToShard::Up { .. } | ToShard::Written(_) | ToShard::Down | ToShard::Drain => 0,
     }
 }
 
@@ -154,9 +154,9 @@ impl Link {
         matches!(self, Link::Remote(remote) if remote.overflow_bytes > HUB_OVERFLOW_BYTES)
     }
 
-    /// Moves the shard's next lines to the end of `out`, at most about
-    /// `bytes_max`. Returns how many bytes.
-    pub fn take_lines(&mut self, out: &mut Vec<u8>, bytes_max: usize) -> usize {
+    /// Moves the shard's next lines for child number `epoch` to the end of `out`,
+    /// at most about `bytes_max`. Returns how many bytes.
+    pub fn take_lines(&mut self, out: &mut Vec<u8>, epoch: u64, bytes_max: usize) -> usize {
         let before = out.len();
         match self {
             Link::Local(shard) if out.is_empty() => {
@@ -166,8 +166,9 @@ impl Link {
             Link::Remote(remote) => {
                 while out.len() - before < bytes_max {
                     match remote.lines.try_recv() {
-                        Ok(Lines(lines)) if out.is_empty() => *out = lines,
-                        Ok(Lines(lines)) => out.extend_from_slice(&lines),
+                        Ok(lines) if lines.epoch != epoch => {}
+                        Ok(lines) if out.is_empty() => *out = lines.bytes,
+                        Ok(lines) => out.extend_from_slice(&lines.bytes),
                         Err(_) => break,
                     }
                 }

@@ -3,6 +3,7 @@
 //! the capabilities that Ringway does not carry to clients.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -35,6 +36,8 @@ pub struct Handshake {
     pub logging: bool,
     /// The upstream has `resources.subscribe`, and Ringway offers it.
     pub subscribe: bool,
+    /// What the upstream can do, as `group` and `group.flag`.
+    abilities: BTreeSet<String>,
     /// The `initialize` result for each version, in the order of [`Version::ALL`].
     results: [Box<[u8]>; Version::ALL.len()],
 }
@@ -75,8 +78,15 @@ impl Handshake {
             server_version: string_member(&info, "version"),
             logging: find(&capabilities, "logging").is_some(),
             subscribe,
+            abilities: abilities(&capabilities),
             results,
         })
+    }
+
+    /// Whether sessions that were opened under `earlier` rely on something that
+    /// this upstream does not have: an older version, or less abilities.
+    pub fn is_less_than(&self, earlier: &Handshake) -> bool {
+        self.version < earlier.version || !self.abilities.is_superset(&earlier.abilities)
     }
 
     /// The `initialize` result, as raw JSON, for a session of `version`.
@@ -143,6 +153,20 @@ fn read_version(members: &Members<'_>) -> Result<Version, HandshakeError> {
     let text: String = serde_json::from_str(raw.get())
         .map_err(|_| HandshakeError::Form("protocolVersion is not a string".into()))?;
     Version::parse(text.as_bytes()).ok_or(HandshakeError::Version { version: text })
+}
+
+/// The groups of capabilities, and in each the flags that are not off.
+fn abilities(capabilities: &Members<'_>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (group, value) in capabilities {
+        found.insert(group.to_string());
+        for (flag, value) in members(value.get().as_bytes()).unwrap_or_default() {
+            if !matches!(value.get(), "false" | "null") {
+                found.insert(format!("{group}.{flag}"));
+            }
+        }
+    }
+    found
 }
 
 /// The flags of a capability that mean messages on a GET stream.
@@ -263,6 +287,28 @@ mod tests {
             br#""serverInfo":{"name":"s\u0041","version":"1e0","n":9007199254740993}"#;
         assert!(answer.windows(kept.len()).any(|window| window == kept));
         assert!(!answer.contains(&b'\n'));
+    }
+
+    #[test]
+    fn an_upstream_is_less_only_when_something_is_gone() {
+        let read = |capabilities: &str, version: &str| {
+            let text =
+                format!(r#"{{"protocolVersion":"{version}","capabilities":{capabilities}}}"#);
+            Handshake::read(text.as_bytes(), PLAIN).unwrap()
+        };
+        let tools = r#"{"tools":{"listChanged":true}}"#;
+        let before = read(tools, "2025-06-18");
+        assert!(!read(tools, "2025-06-18").is_less_than(&before));
+        assert!(
+            !read(
+                r#"{"tools":{"listChanged":true},"logging":{}}"#,
+                "2025-11-25"
+            )
+            .is_less_than(&before)
+        );
+        assert!(read(tools, "2025-03-26").is_less_than(&before));
+        assert!(read(r#"{"tools":{"listChanged":false}}"#, "2025-06-18").is_less_than(&before));
+        assert!(read("{}", "2025-06-18").is_less_than(&before));
     }
 
     #[test]

@@ -1,0 +1,494 @@
+//! A snapshot as Prometheus text (version 0.0.4). Every metric has one line in
+//! this file, every label comes from a closed set, and every member of a set is
+//! there from the first scrape on, so that rates and alarms see the first event.
+
+use std::fmt;
+use std::time::UNIX_EPOCH;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{EncodeGaugeValue, prometheus_text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::snapshot::{DropCounts, ShardSnapshot, Snapshot};
+use crate::routing::drops::DropReason;
+use crate::runtime::call_counters::{Method, Outcome};
+use crate::runtime::histogram::{BOUNDS_US, Durations};
+use crate::runtime::status_counters;
+
+/// The `Content-Type` of what [`render`] makes.
+pub(super) const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
+
+/// Renders the metrics.
+///
+/// # Errors
+/// Those of the encoder; writing to memory has none.
+pub(super) fn render(snapshot: Snapshot) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("ringway");
+    registry.register_collector(Box::new(Scrape(snapshot)));
+    let mut text = String::new();
+    prometheus_text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// Picks one number of a shard.
+type Number = fn(&ShardSnapshot) -> u64;
+
+/// A metric with one number a shard: name without prefix, help, number.
+type OfShard = (&'static str, &'static str, Number);
+
+const GAUGES: [OfShard; 4] = [
+    (
+        "connections",
+        "Connections of clients that are open.",
+        |s| s.connections,
+    ),
+    ("sessions", "Sessions that are alive.", |s| s.sessions),
+    (
+        "calls_in_flight",
+        "Calls that wait for the server's answer.",
+        |s| s.calls_in_flight,
+    ),
+    (
+        "buffered_bytes",
+        "Bytes held in bodies, queues and replies.",
+        |s| s.buffered_bytes,
+    ),
+];
+
+/// The encoder appends `_total` to each name.
+const COUNTERS: [OfShard; 4] = [
+    ("received_bytes", "Bytes read from clients.", |s| {
+        s.received_bytes
+    }),
+    ("sent_bytes", "Bytes written to clients.", |s| s.sent_bytes),
+    (
+        "handovers",
+        "Connections handed over to the shard that owns their session.",
+        |s| s.handovers,
+    ),
+    (
+        "version_differs",
+        "Requests whose MCP-Protocol-Version is supported but not the session's.",
+        |s| s.version_differs,
+    ),
+];
+
+/// The mailboxes of a shard: the label and the number.
+const MAILBOXES: [(&str, Number); 3] = [
+    ("to_shard", |s| s.mailbox_to_shard),
+    ("to_hub", |s| s.mailbox_to_hub),
+    ("handovers", |s| s.mailbox_handovers),
+];
+
+/// The snapshot of one scrape, as the registry wants it.
+#[derive(Debug)]
+struct Scrape(Snapshot);
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        self.process(encoder)?;
+        for metric in GAUGES {
+            self.of_shards(encoder, MetricType::Gauge, metric)?;
+        }
+        for metric in COUNTERS {
+            self.of_shards(encoder, MetricType::Counter, metric)?;
+        }
+        self.calls(encoder)?;
+        self.call_durations(encoder)?;
+        self.http_requests(encoder)?;
+        self.mailboxes(encoder)?;
+        self.drops(encoder)?;
+        self.upstream(encoder)
+    }
+}
+
+impl Scrape {
+    fn shards(&self) -> impl Iterator<Item = (Shard, &ShardSnapshot)> {
+        let shards = self.0.shards.iter().enumerate();
+        shards.map(|(index, shard)| ([("shard", index)], shard))
+    }
+
+    fn process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        encoder
+            .encode_descriptor("build", "The version of Ringway.", None, MetricType::Info)?
+            .encode_info(&[("version", self.0.version)])?;
+        let help = "What the loops of the shards run on.";
+        let mut driver = encoder.encode_descriptor("driver", help, None, MetricType::Info)?;
+        if let Some(name) = self.0.driver {
+            driver.encode_info(&[("driver", name.to_string())])?;
+        }
+        let help = "When the process started, seconds since 1970.";
+        let since = self.0.started.duration_since(UNIX_EPOCH);
+        let seconds = since.unwrap_or_default().as_secs_f64();
+        gauge(encoder, "start_time_seconds", help, seconds)
+    }
+
+    fn of_shards(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        kind: MetricType,
+        (name, help, number): OfShard,
+    ) -> fmt::Result {
+        let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+        for (label, shard) in self.shards() {
+            let mut sample = metric.encode_family(&label)?;
+            match kind {
+                MetricType::Counter => count(&mut sample, number(shard))?,
+                _ => sample.encode_gauge(&number(shard))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn calls(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Calls that have ended; error is the server's own, \
+                    a tool's result with isError is ok.";
+        let mut metric = encoder.encode_descriptor("calls", help, None, MetricType::Counter)?;
+        for (shard_label, shard) in self.shards() {
+            for (method, by_outcome) in Method::ALL.into_iter().zip(shard.calls) {
+                for (outcome, number) in Outcome::ALL.into_iter().zip(by_outcome) {
+                    let labels = (
+                        shard_label,
+                        [("method", method.label()), ("outcome", outcome.label())],
+                    );
+                    counted(&mut metric, &labels, number)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn call_durations(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "From a call's scanned body to its end.";
+        let name = "call_duration_seconds";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (label, shard) in self.shards() {
+            durations(&mut metric.encode_family(&label)?, &shard.call_durations)?;
+        }
+        Ok(())
+    }
+
+    fn http_requests(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "HTTP requests by the status of their answer.";
+        let name = "http_requests";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (shard_label, shard) in self.shards() {
+            for (kind, number) in shard.http_requests.into_iter().enumerate() {
+                let labels = (shard_label, [("status", status_counters::label(kind))]);
+                counted(&mut metric, &labels, number)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn mailboxes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Entries that wait in a mailbox: batches from the hub, \
+                    batches for the hub, connections from other shards.";
+        let name = "mailbox_depth";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (shard_label, shard) in self.shards() {
+            for (mailbox, number) in MAILBOXES {
+                let labels = (shard_label, [("mailbox", mailbox)]);
+                metric
+                    .encode_family(&labels)?
+                    .encode_gauge(&number(shard))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn drops(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Messages of the server that were dropped, by thread and reason.";
+        let mut metric = encoder.encode_descriptor("drops", help, None, MetricType::Counter)?;
+        for (index, shard) in self.0.shards.iter().enumerate() {
+            dropped(&mut metric, &format!("shard-{index}"), &shard.drops)?;
+        }
+        dropped(&mut metric, "hub", &self.0.hub.drops)
+    }
+
+    fn upstream(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let hub = &self.0.hub;
+        let help = "Whether the server runs and its handshake is done.";
+        gauge(encoder, "upstream_up", help, u64::from(hub.upstream_up))?;
+        for (name, help, number) in [
+            (
+                "upstream_restarts",
+                "Times that the server was started again.",
+                hub.upstream_restarts,
+            ),
+            (
+                "quoted_ids",
+                "Answers of the server whose id came as a decimal string.",
+                hub.quoted_ids,
+            ),
+        ] {
+            let kind = MetricType::Counter;
+            count(
+                &mut encoder.encode_descriptor(name, help, None, kind)?,
+                number,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The label of a shard: its index.
+type Shard = [(&'static str, usize); 1];
+
+/// A gauge without labels.
+fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: impl EncodeGaugeValue,
+) -> fmt::Result {
+    encoder
+        .encode_descriptor(name, help, None, MetricType::Gauge)?
+        .encode_gauge(&value)
+}
+
+/// One sample of a counter.
+fn count(sample: &mut MetricEncoder<'_>, number: u64) -> fmt::Result {
+    sample.encode_counter::<NoLabelSet, _, u64>(&number, None)
+}
+
+/// One sample of a counter with labels.
+fn counted(
+    metric: &mut MetricEncoder<'_>,
+    labels: &impl EncodeLabelSet,
+    number: u64,
+) -> fmt::Result {
+    count(&mut metric.encode_family(labels)?, number)
+}
+
+fn dropped(metric: &mut MetricEncoder<'_>, thread: &str, drops: &DropCounts) -> fmt::Result {
+    for (reason, number) in DropReason::ALL.into_iter().zip(drops) {
+        let labels = [("thread", thread), ("reason", reason.label())];
+        counted(metric, &labels, *number)?;
+    }
+    Ok(())
+}
+
+/// The encoder makes the buckets cumulative.
+fn durations(sample: &mut MetricEncoder<'_>, durations: &Durations) -> fmt::Result {
+    let bounds = BOUNDS_US.into_iter().map(seconds).chain([f64::INFINITY]);
+    let buckets: Vec<_> = bounds.zip(durations.buckets).collect();
+    let sum = seconds(durations.sum_us);
+    sample.encode_histogram::<NoLabelSet>(sum, durations.count(), &buckets, None)
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::admin::fake;
+    use crate::runtime::histogram::Histogram;
+
+    fn lines(snapshot: Snapshot) -> Vec<String> {
+        let text = render(snapshot).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The value of one sample, written as in the text.
+    fn value<'t>(lines: &'t [String], sample: &str) -> Option<&'t str> {
+        let mut values = lines
+            .iter()
+            .filter_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        let value = values.next();
+        assert_eq!(values.next(), None, "{sample} is there twice");
+        value
+    }
+
+    fn names(lines: &[String]) -> HashSet<&str> {
+        let types = lines.iter().filter_map(|line| line.strip_prefix("# TYPE "));
+        types.filter_map(|line| line.split(' ').next()).collect()
+    }
+
+    #[test]
+    fn every_number_of_a_snapshot_has_its_sample() {
+        let mut snapshot = fake::snapshot(2);
+        let shard = &mut snapshot.shards[1];
+        shard.connections = 1;
+        shard.sessions = 2;
+        shard.calls_in_flight = 3;
+        shard.buffered_bytes = 4;
+        shard.received_bytes = 5;
+        shard.sent_bytes = 6;
+        shard.handovers = 7;
+        shard.version_differs = 8;
+        shard.mailbox_to_shard = 9;
+        shard.mailbox_to_hub = 10;
+        shard.mailbox_handovers = 11;
+        shard.calls[Method::ToolsCall as usize][Outcome::Timeout as usize] = 12;
+        shard.http_requests[1] = 13;
+        shard.drops[DropReason::ClientGone as usize] = 14;
+        snapshot.hub.drops[DropReason::NotJson as usize] = 15;
+        snapshot.hub.quoted_ids = 16;
+        snapshot.hub.upstream_restarts = 17;
+        snapshot.hub.upstream_up = true;
+        let lines = lines(snapshot);
+        for (sample, expected) in [
+            ("ringway_connections{shard=\"1\"}", "1"),
+            ("ringway_connections{shard=\"0\"}", "0"),
+            ("ringway_sessions{shard=\"1\"}", "2"),
+            ("ringway_calls_in_flight{shard=\"1\"}", "3"),
+            ("ringway_buffered_bytes{shard=\"1\"}", "4"),
+            ("ringway_received_bytes_total{shard=\"1\"}", "5"),
+            ("ringway_sent_bytes_total{shard=\"1\"}", "6"),
+            ("ringway_handovers_total{shard=\"1\"}", "7"),
+            ("ringway_version_differs_total{shard=\"1\"}", "8"),
+            (
+                "ringway_mailbox_depth{shard=\"1\",mailbox=\"to_shard\"}",
+                "9",
+            ),
+            (
+                "ringway_mailbox_depth{shard=\"1\",mailbox=\"to_hub\"}",
+                "10",
+            ),
+            (
+                "ringway_mailbox_depth{shard=\"1\",mailbox=\"handovers\"}",
+                "11",
+            ),
+            (
+                "ringway_calls_total{shard=\"1\",method=\"tools/call\",outcome=\"timeout\"}",
+                "12",
+            ),
+            (
+                "ringway_http_requests_total{shard=\"1\",status=\"202\"}",
+                "13",
+            ),
+            (
+                "ringway_drops_total{thread=\"shard-1\",reason=\"client_gone\"}",
+                "14",
+            ),
+            (
+                "ringway_drops_total{thread=\"hub\",reason=\"not_json\"}",
+                "15",
+            ),
+            ("ringway_quoted_ids_total", "16"),
+            ("ringway_upstream_restarts_total", "17"),
+            ("ringway_upstream_up", "1"),
+            ("ringway_build_info{version=\"1.2.3\"}", "1"),
+            ("ringway_driver_info{driver=\"io_uring\"}", "1"),
+            ("ringway_start_time_seconds", "1000.5"),
+        ] {
+            assert_eq!(value(&lines, sample), Some(expected), "{sample}");
+        }
+    }
+
+    #[test]
+    fn every_member_of_a_label_set_is_there_from_the_start_and_once() {
+        let lines = lines(fake::snapshot(3));
+        let samples: Vec<_> = lines.iter().filter(|line| !line.starts_with('#')).collect();
+        let unique: HashSet<_> = samples.iter().collect();
+        assert_eq!(unique.len(), samples.len());
+        let of = |name: &str| samples.iter().filter(|line| line.starts_with(name)).count();
+        assert_eq!(
+            of("ringway_calls_total{"),
+            3 * Method::ALL.len() * Outcome::ALL.len()
+        );
+        assert_eq!(
+            of("ringway_http_requests_total{"),
+            3 * status_counters::KINDS
+        );
+        assert_eq!(of("ringway_drops_total{"), 4 * DropReason::ALL.len());
+        assert_eq!(of("ringway_mailbox_depth{"), 3 * MAILBOXES.len());
+        assert_eq!(of("ringway_call_duration_seconds_bucket{"), 3 * 21);
+    }
+
+    #[test]
+    fn labels_hold_only_what_needs_no_escape() {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/_-.+".contains(&byte);
+        for line in lines(fake::snapshot(1)) {
+            for value in line.split('"').skip(1).step_by(2) {
+                assert!(!value.is_empty() && value.bytes().all(allowed), "{line}");
+            }
+        }
+    }
+
+    /// What dashboards and alarms are built on: a name that goes breaks them.
+    const NAMES: [&str; 19] = [
+        "ringway_build_info",
+        "ringway_buffered_bytes",
+        "ringway_call_duration_seconds",
+        "ringway_calls_in_flight",
+        "ringway_calls_total",
+        "ringway_connections",
+        "ringway_driver_info",
+        "ringway_drops_total",
+        "ringway_handovers_total",
+        "ringway_http_requests_total",
+        "ringway_mailbox_depth",
+        "ringway_quoted_ids_total",
+        "ringway_received_bytes_total",
+        "ringway_sent_bytes_total",
+        "ringway_sessions",
+        "ringway_start_time_seconds",
+        "ringway_upstream_restarts_total",
+        "ringway_upstream_up",
+        "ringway_version_differs_total",
+    ];
+
+    #[test]
+    fn the_metrics_are_these_each_with_help_and_counters_end_in_total() {
+        let lines = lines(fake::snapshot(1));
+        assert_eq!(names(&lines), NAMES.into());
+        for name in NAMES {
+            let help = format!("# HELP {name} ");
+            assert!(lines.iter().any(|line| line.starts_with(&help)), "{name}");
+            let counter = format!("# TYPE {name} counter");
+            assert_eq!(lines.contains(&counter), name.ends_with("_total"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_driver_that_is_not_known_yet_has_no_sample() {
+        let mut snapshot = fake::snapshot(1);
+        snapshot.driver = None;
+        let lines = lines(snapshot);
+        assert!(
+            !lines
+                .iter()
+                .any(|line| line.starts_with("ringway_driver_info"))
+        );
+    }
+
+    #[test]
+    fn buckets_are_cumulative_and_the_last_one_is_the_count() {
+        let histogram = Histogram::default();
+        for us in [50, 100, 240, 1_000_000, 301_000_000] {
+            histogram.record(us);
+        }
+        let mut snapshot = fake::snapshot(1);
+        snapshot.shards[0].call_durations = histogram.read();
+        let lines = lines(snapshot);
+        let name = "ringway_call_duration_seconds";
+        let bucket = |le| value(&lines, &format!("{name}_bucket{{shard=\"0\",le=\"{le}\"}}"));
+        for (le, expected) in [
+            ("0.0001", "2"),
+            ("0.00025", "3"),
+            ("0.5", "3"),
+            ("1", "4"),
+            ("300", "4"),
+            ("+Inf", "5"),
+        ] {
+            assert_eq!(bucket(le), Some(expected), "{le}");
+        }
+        assert_eq!(
+            value(&lines, &format!("{name}_count{{shard=\"0\"}}")),
+            Some("5")
+        );
+        assert_eq!(
+            value(&lines, &format!("{name}_sum{{shard=\"0\"}}")),
+            Some("302.00039")
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! The numbers of one moment, as plain values: what the metrics are made from.
+//! Each number was read on its own while the shards went on, so that sums of
+//! different ones may be apart by what happened meanwhile.
+
+use std::time::SystemTime;
+
+use crate::routing::drops::DropReason;
+use crate::runtime::call_counters::CallCounts;
+use crate::runtime::driver::Driver;
+use crate::runtime::histogram::Durations;
+use crate::runtime::status_counters;
+
+/// Messages dropped, indexed by [`DropReason`] as enumerated.
+pub type DropCounts = [u64; DropReason::ALL.len()];
+
+/// The whole process.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Ringway's own version.
+    pub version: &'static str,
+    /// What the loops run on; `None` until they run.
+    pub driver: Option<Driver>,
+    /// When the process started.
+    pub started: SystemTime,
+    /// In the order of the shards.
+    pub shards: Vec<ShardSnapshot>,
+    pub hub: HubSnapshot,
+}
+
+/// One shard. Counts only rise for as long as the process runs.
+#[derive(Clone, Debug, Default)]
+pub struct ShardSnapshot {
+    /// Connections of clients that are open.
+    pub connections: u64,
+    /// Sessions that are alive.
+    pub sessions: u64,
+    /// Calls that wait for the server's answer.
+    pub calls_in_flight: u64,
+    /// Bytes held in bodies, queues and replies.
+    pub buffered_bytes: u64,
+    /// Calls that have ended.
+    pub calls: CallCounts,
+    /// How long the calls took that have ended.
+    pub call_durations: Durations,
+    /// HTTP requests answered, by [`status_counters::label`].
+    pub http_requests: [u64; status_counters::KINDS],
+    /// Bytes read from clients.
+    pub received_bytes: u64,
+    /// Bytes written to clients.
+    pub sent_bytes: u64,
+    pub drops: DropCounts,
+    /// Connections handed over to other shards.
+    pub handovers: u64,
+    /// Requests whose `MCP-Protocol-Version` is supported but not the session's.
+    pub version_differs: u64,
+    /// Batches from the hub that wait for this shard.
+    pub mailbox_to_shard: u64,
+    /// Batches of this shard's lines that wait for the hub.
+    pub mailbox_to_hub: u64,
+    /// Connections of other shards that wait for this one.
+    pub mailbox_handovers: u64,
+}
+
+/// The hub and its server.
+#[derive(Clone, Debug, Default)]
+pub struct HubSnapshot {
+    /// The server runs and its handshake is done.
+    pub upstream_up: bool,
+    /// Times that the server was started again.
+    pub upstream_restarts: u64,
+    /// Answers of the server whose id came as a decimal string.
+    pub quoted_ids: u64,
+    pub drops: DropCounts,
+}

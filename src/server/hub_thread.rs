@@ -1,0 +1,117 @@
+//! The hub's part of a thread: its orders from the main thread, and its loop
+//! where it has a thread of its own.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use crossbeam_channel::Receiver as Letters;
+
+use super::events::Event;
+use super::plan::HubPlan;
+use crate::runtime::bell::{Bell, BellWaiter};
+use crate::runtime::driver::Driver;
+use crate::runtime::fair::give_way;
+use crate::runtime::notify::Notify;
+use crate::runtime::tasks;
+use crate::upstream::hub::{Hub, ServerPipes};
+use crate::upstream::links::{Link, LocalShard, Remote};
+use crate::wire::handshake::Offer;
+
+/// What this stage of Ringway offers of what a server offers.
+const OFFER: Offer = Offer {
+    get_streams: false,
+    tasks: false,
+};
+
+/// From the main thread to the hub.
+#[derive(Debug)]
+pub(super) enum HubOrder {
+    /// A server has been started.
+    Connect(ServerPipes),
+    /// Close the server's stdin.
+    StopWriting,
+}
+
+/// The thread of a hub of its own.
+pub(super) async fn run(
+    plan: HubPlan,
+    bell: Arc<Bell>,
+    driver: Driver,
+    events: Sender<Event>,
+) -> std::io::Result<()> {
+    let waiter = BellWaiter::new(bell, driver)?;
+    let hub = start(plan, None, Rc::new(Notify::default()), driver, events);
+    loop {
+        match hub.take() {
+            true => give_way().await,
+            false => waiter.wait(|| hub.has_mail()).await?,
+        }
+    }
+}
+
+/// Starts the hub on this thread. `local` is the shard that lives here too,
+/// which is shard 0.
+pub(super) fn start(
+    plan: HubPlan,
+    local: Option<Rc<dyn LocalShard>>,
+    lines_ready: Rc<Notify>,
+    driver: Driver,
+    events: Sender<Event>,
+) -> HubMail {
+    let mut local = local;
+    let links = plan
+        .links
+        .into_iter()
+        .map(|(post, lines)| match local.take() {
+            Some(shard) => Link::Local(shard),
+            None => Link::Remote(Remote::new(post, lines)),
+        })
+        .collect();
+    let report = move |event| {
+        let _ = events.send(Event::Hub(event));
+    };
+    let hub = Hub::new(
+        links,
+        lines_ready,
+        OFFER,
+        plan.line_bytes_max,
+        plan.counters,
+        Box::new(report),
+    );
+    tasks::spawn("hub", hub.clone().run(driver));
+    tasks::spawn("overflow", hub.clone().retry_overflow());
+    HubMail {
+        hub,
+        orders: plan.orders,
+    }
+}
+
+/// The mailboxes of the hub.
+pub(super) struct HubMail {
+    hub: Rc<Hub>,
+    orders: Letters<HubOrder>,
+}
+
+impl HubMail {
+    /// Takes the orders. Lines stay in their mailboxes, as the bound that they
+    /// are, until the writing task takes them; it is told of them here. True if
+    /// there was an order.
+    pub(super) fn take(&self) -> bool {
+        let order = self.orders.try_recv();
+        let taken = order.is_ok();
+        match order {
+            Ok(HubOrder::Connect(pipes)) => self.hub.connect(pipes),
+            Ok(HubOrder::StopWriting) => self.hub.stop_writing(),
+            Err(_) => {}
+        }
+        if self.hub.has_news() {
+            self.hub.tell_writer();
+        }
+        taken
+    }
+
+    pub(super) fn has_mail(&self) -> bool {
+        !self.orders.is_empty() || self.hub.has_news()
+    }
+}

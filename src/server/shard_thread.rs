@@ -1,0 +1,206 @@
+//! The thread of a shard: its mailboxes, its tasks, and the hub if it lives here.
+
+use std::rc::Rc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver as Letters;
+
+use super::events::Event;
+use super::hub_thread::{self, HubMail};
+use super::plan::{HubPlan, ShardPlan};
+use crate::http::listener;
+use crate::http::shard::{Handover, Shard};
+use crate::limits::{HANDOVERS_PER_TURN, LETTERS_PER_TURN, TICK_MS};
+use crate::routing::shard::ShardState;
+use crate::routing::upstream_id::UpstreamId;
+use crate::runtime::bell::{BellWaiter, Post, PostError};
+use crate::runtime::clock;
+use crate::runtime::driver::Driver;
+use crate::runtime::fair::give_way;
+use crate::runtime::notify::Notify;
+use crate::runtime::tasks;
+use crate::upstream::letters::{Kind, Lines, Messages, ToShard};
+use crate::upstream::links::LocalShard;
+use crate::wire::span::Span;
+
+/// Runs a shard, and the hub with it if it has no thread of its own.
+pub(super) async fn run(
+    plan: ShardPlan,
+    hub: Option<HubPlan>,
+    driver: Driver,
+    events: Sender<Event>,
+) -> std::io::Result<()> {
+    let lines_ready = Rc::new(Notify::default());
+    let seeds = ahash::RandomState::new();
+    let state = ShardState::new(plan.index, plan.shards, plan.limits, seeds, clock::now());
+    let shard = Shard::new(
+        plan.index,
+        plan.shards,
+        driver,
+        plan.face,
+        state,
+        lines_ready.clone(),
+        plan.peers,
+        plan.counters,
+    );
+    let waiter = BellWaiter::new(plan.bell, driver)?;
+    let listener = listener::adopt(plan.listener, driver)?;
+    let face = Rc::new(Face {
+        shard: shard.clone(),
+        opening: Notify::default(),
+    });
+    let mail = ShardMail {
+        face: face.clone(),
+        letters: plan.letters,
+        handovers: plan.handovers,
+    };
+    let hub = match hub {
+        Some(plan) => {
+            let local = face.clone();
+            Some(hub_thread::start(
+                plan,
+                Some(local),
+                lines_ready,
+                driver,
+                events.clone(),
+            ))
+        }
+        None => {
+            tasks::spawn("lines", send_lines(shard.clone(), plan.lines));
+            None
+        }
+    };
+    tasks::spawn("tick", tick(shard, events));
+    tasks::spawn("accept", accept_when_open(face, listener));
+    loop {
+        let busy = mail.take() | hub.as_ref().is_some_and(HubMail::take);
+        if busy {
+            give_way().await;
+        } else {
+            waiter
+                .wait(|| mail.has_mail() || hub.as_ref().is_some_and(HubMail::has_mail))
+                .await?;
+        }
+    }
+}
+
+/// A shard as the hub sees it, whether letters come directly or by mail.
+struct Face {
+    shard: Rc<Shard>,
+    /// Rung when the first handshake is done: clients may come.
+    opening: Notify,
+}
+
+impl LocalShard for Face {
+    fn letter(&self, letter: ToShard) {
+        let shard = &self.shard;
+        match letter {
+            ToShard::Up { epoch, handshake } => {
+                shard.state.borrow_mut().upstream_up(epoch, handshake);
+                self.opening.notify();
+            }
+            ToShard::Messages(messages) => self.messages(&messages),
+            ToShard::Large { id, id_span, line } => shard.answer(id, id_span, &line),
+            ToShard::Written(bytes) => shard.written(bytes),
+            ToShard::Down => shard.upstream_down(),
+            ToShard::Drain => shard.drain(),
+        }
+    }
+
+    fn message(&self, kind: Kind, id: UpstreamId, span: Span, message: &[u8]) {
+        match kind {
+            Kind::Answer => self.shard.answer(id, span, message),
+            Kind::Progress => self.shard.progress(id),
+        }
+    }
+
+    fn take_lines(&self, empty: Vec<u8>) -> Vec<u8> {
+        self.shard.state.borrow_mut().outgoing.take_batch(empty)
+    }
+
+    fn written(&self, bytes: usize) {
+        self.shard.written(bytes);
+    }
+}
+
+impl Face {
+    fn messages(&self, messages: &Messages) {
+        for (kind, id, span, message) in messages.iter() {
+            self.message(kind, id, span, message);
+        }
+    }
+}
+
+/// The mailboxes of a shard.
+struct ShardMail {
+    face: Rc<Face>,
+    letters: Letters<ToShard>,
+    handovers: Letters<Handover>,
+}
+
+impl ShardMail {
+    /// Takes a bounded number of letters. True if there were any.
+    fn take(&self) -> bool {
+        let mut taken = false;
+        for letter in self.letters.try_iter().take(LETTERS_PER_TURN) {
+            taken = true;
+            self.face.letter(letter);
+        }
+        for handover in self.handovers.try_iter().take(HANDOVERS_PER_TURN) {
+            taken = true;
+            listener::take_over(&self.face.shard, handover);
+        }
+        taken
+    }
+
+    fn has_mail(&self) -> bool {
+        !self.letters.is_empty() || !self.handovers.is_empty()
+    }
+}
+
+/// Hands a shard's lines to a hub on another thread. When its mailbox is full
+/// the lines stay here, and the window closes behind them.
+async fn send_lines(shard: Rc<Shard>, post: Post<Lines>) {
+    loop {
+        shard.lines_ready.wait().await;
+        // Calls that are ready now join the same batch.
+        give_way().await;
+        let lines = {
+            let mut state = shard.state.borrow_mut();
+            if !state.outgoing.has_batch() {
+                continue;
+            }
+            Lines {
+                epoch: state.epoch(),
+                bytes: state.outgoing.take_batch(Vec::new()),
+            }
+        };
+        match post.send(lines) {
+            Ok(()) => post.ring(),
+            Err(PostError::Full(lines)) => {
+                shard.state.borrow_mut().outgoing.put_back(lines.bytes);
+                monoio::time::sleep(Duration::from_millis(1)).await;
+                shard.lines_ready.notify();
+            }
+            Err(PostError::Gone(_)) => return,
+        }
+    }
+}
+
+async fn tick(shard: Rc<Shard>, events: Sender<Event>) {
+    let mut has_reported = false;
+    loop {
+        monoio::time::sleep(Duration::from_millis(TICK_MS)).await;
+        shard.tick();
+        if !has_reported && shard.is_drained() {
+            has_reported = true;
+            let _ = events.send(Event::Drained);
+        }
+    }
+}
+
+async fn accept_when_open(face: Rc<Face>, listener: monoio::net::TcpListener) {
+    face.opening.wait().await;
+    listener::accept(face.shard.clone(), listener).await;
+}

@@ -1,0 +1,174 @@
+//! The life of the server's process as the main thread leads it: started, up,
+//! dead, started again after a pause. The main thread is the right one for it:
+//! it is not pinned and lives as long as any child.
+
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use super::events::{Event, wait_for_child};
+use super::hub_thread::HubOrder;
+use crate::routing::back_off::BackOff;
+use crate::routing::time::Millis;
+use crate::runtime::bell::Post;
+use crate::upstream::child::{self, Group, ServerCommand, StartError};
+use crate::upstream::stderr;
+
+/// The server and where it is in its life.
+pub(super) struct Upstream {
+    command: ServerCommand,
+    /// The soft limit on open files that it gets.
+    open_files: u64,
+    start_timeout: Duration,
+    events: Sender<Event>,
+    hub: Post<HubOrder>,
+    /// Which child this is, counted from 1.
+    number: u64,
+    /// The processes of the child that was started last.
+    processes: [u32; 2],
+    life: Life,
+    back_off: BackOff,
+}
+
+/// Where the server is in its life.
+enum Life {
+    /// Not running; to be started then.
+    Resting { start: Millis },
+    /// Running, the handshake not done.
+    Starting { group: Group, deadline: Millis },
+    /// Serving since then.
+    Up { group: Group, since: Millis },
+    /// Its stdout has ended or its process has: killed, and waited for by the hub.
+    Ending { ready: Option<Millis> },
+}
+
+impl Upstream {
+    pub(super) fn new(
+        command: ServerCommand,
+        open_files: u64,
+        start_timeout: Duration,
+        events: Sender<Event>,
+        hub: Post<HubOrder>,
+    ) -> Upstream {
+        Upstream {
+            command,
+            open_files,
+            start_timeout,
+            events,
+            hub,
+            number: 0,
+            processes: [0; 2],
+            life: Life::Resting {
+                start: Millis::default(),
+            },
+            back_off: BackOff::default(),
+        }
+    }
+
+    /// The server's program, for people.
+    pub(super) fn name(&self) -> String {
+        format!("{:?}", self.command.program.to_string_lossy())
+    }
+
+    /// Starts the server.
+    pub(super) fn start(&mut self, now: Millis) -> Result<(), StartError> {
+        let started = child::start(&self.command, self.open_files)?;
+        self.number += 1;
+        self.processes = started.group.processes();
+        stderr::relay(started.stderr).map_err(StartError::Thread)?;
+        wait_for_child(self.number, started.process, self.events.clone())
+            .map_err(StartError::Thread)?;
+        let timeout = u64::try_from(self.start_timeout.as_millis()).unwrap_or(u64::MAX);
+        self.life = Life::Starting {
+            group: started.group,
+            deadline: now.after(timeout),
+        };
+        if self.hub.send(HubOrder::Connect(started.pipes)).is_err() {
+            tracing::error!("the hub does not take the pipes of the new server");
+        }
+        self.hub.ring();
+        Ok(())
+    }
+
+    /// The handshake is done.
+    pub(super) fn opened(&mut self, now: Millis) {
+        self.life = match std::mem::replace(&mut self.life, Life::Resting { start: now }) {
+            Life::Starting { group, .. } => Life::Up { group, since: now },
+            other => other,
+        };
+    }
+
+    /// Something of the server has ended, or its time is up: all of it ends.
+    /// The hub reports when its stdout has.
+    pub(super) fn end(&mut self) {
+        let ready = match &self.life {
+            Life::Up { since, .. } => Some(*since),
+            Life::Starting { .. } => None,
+            Life::Ending { .. } | Life::Resting { .. } => return,
+        };
+        // Replacing the life drops the group, which kills what is left of it.
+        self.life = Life::Ending { ready };
+    }
+
+    /// The hub has seen the end of the server's stdout. Returns the pause in
+    /// milliseconds before the server is started again.
+    pub(super) fn closed(&mut self, now: Millis) -> u64 {
+        self.end();
+        let ready = match &self.life {
+            Life::Ending { ready } => *ready,
+            _ => None,
+        };
+        let start = self.back_off.next_start(ready, now);
+        self.life = Life::Resting { start };
+        start.since(now)
+    }
+
+    /// When something is to be done if nothing is heard before.
+    pub(super) fn due(&self) -> Option<Millis> {
+        match &self.life {
+            Life::Resting { start } => Some(*start),
+            Life::Starting { deadline, .. } => Some(*deadline),
+            Life::Up { .. } | Life::Ending { .. } => None,
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(&mut self, now: Millis) {
+        match &self.life {
+            Life::Resting { start } if *start <= now => {
+                if let Err(error) = self.start(now) {
+                    let start = self.back_off.next_start(None, now);
+                    tracing::error!(%error, pause_ms = start.since(now), "cannot start the server again");
+                    self.life = Life::Resting { start };
+                }
+            }
+            Life::Starting { deadline, .. } if *deadline <= now => {
+                tracing::error!("the server did not answer initialize in time: killing it");
+                self.end();
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether this is about the child that runs now.
+    pub(super) fn is_current(&self, number: u64) -> bool {
+        number == self.number
+    }
+
+    /// Processes that somebody waits for already, not to be reaped by others.
+    pub(super) fn own_processes(&self) -> [u32; 2] {
+        self.processes
+    }
+
+    /// Stops the server politely: its stdin is closed, then signals. `ended`
+    /// waits up to a time for the end of its process.
+    pub(super) fn stop(&mut self, ended: impl FnMut(Duration) -> bool) {
+        let life = std::mem::replace(&mut self.life, Life::Ending { ready: None });
+        if let Life::Starting { group, .. } | Life::Up { group, .. } = life {
+            if self.hub.send(HubOrder::StopWriting).is_err() {
+                tracing::warn!("the hub does not take the order to close the server's stdin");
+            }
+            self.hub.ring();
+            group.stop(ended);
+        }
+    }
+}

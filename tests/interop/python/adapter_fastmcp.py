@@ -1,0 +1,59 @@
+"""How the steps are done with the client of `fastmcp`."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import mcp_types as types
+from fastmcp import Client
+from fastmcp.client.transports import StreamableHttpTransport
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+from steps import URL, Exchanges, describe, failure
+
+NAME = "fastmcp"
+
+
+def is_error(result):
+    return result.is_error
+
+
+@asynccontextmanager
+async def connect(mode):
+    seen = Exchanges()
+
+    def http_client(headers=None, timeout=None, auth=None, **_):
+        http = create_mcp_http_client(headers=headers, timeout=timeout, auth=auth)
+        for kind, hooks in seen.hooks.items():
+            http.event_hooks[kind] = http.event_hooks[kind] + hooks
+        return http
+
+    async with Client(StreamableHttpTransport(URL, httpx_client_factory=http_client), mode=mode) as client:
+        yield Connection(client, seen)
+
+
+class Connection:
+    def __init__(self, client, seen):
+        self.client = client
+        self.seen = seen
+        self.server_name = client.server_info.name
+        self.protocol_version = client.protocol_version
+
+    async def tools(self):
+        return [tool.name for tool in await self.client.list_tools()]
+
+    async def resources(self):
+        return [str(resource.uri) for resource in await self.client.list_resources()]
+
+    async def prompts(self):
+        return [prompt.name for prompt in await self.client.list_prompts()]
+
+    async def call(self, name, arguments):
+        return await self.client.call_tool(name, arguments, raise_on_error=False)
+
+    async def request(self, method):
+        return await self.client.session.send_request(types.Request(method=method, params=None), types.EmptyResult)
+
+    async def cancel(self, call):
+        # The client tells the server by itself when the waiting task is cancelled.
+        call.cancel()
+        return describe(await failure(call, asyncio.CancelledError))

@@ -1,0 +1,67 @@
+"""How the steps are done with `mcp` 1.x. It has no automatic mode."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import httpx
+from mcp import ClientSession, types
+from mcp.client.streamable_http import streamable_http_client
+
+from steps import URL, Exchanges, describe, failure, until
+
+NAME = "python-1"
+
+
+def is_error(result):
+    return result.isError
+
+
+@asynccontextmanager
+async def connect(mode):
+    assert mode == "legacy"
+    seen = Exchanges()
+    async with (
+        httpx.AsyncClient(event_hooks=seen.hooks, timeout=300) as client,
+        streamable_http_client(URL, http_client=client) as (read, write, _),
+        ClientSession(read, write) as session,
+    ):
+        yield Connection(session, await session.initialize(), seen)
+
+
+class Connection:
+    def __init__(self, session, initialized, seen):
+        self.session = session
+        self.seen = seen
+        self.server_name = initialized.serverInfo.name
+        self.protocol_version = initialized.protocolVersion
+
+    async def tools(self):
+        return [tool.name for tool in (await self.session.list_tools()).tools]
+
+    async def resources(self):
+        return [str(resource.uri) for resource in (await self.session.list_resources()).resources]
+
+    async def prompts(self):
+        return [prompt.name for prompt in (await self.session.list_prompts()).prompts]
+
+    async def call(self, name, arguments):
+        return await self.session.call_tool(name, arguments)
+
+    async def request(self, method):
+        # The types know no such method, so the request is one that they know, renamed.
+        request = types.PingRequest().model_copy(update={"method": method})
+        return await self.session.send_request(types.ClientRequest(request), types.EmptyResult)
+
+    async def cancel(self, call):
+        # The client tells the server nothing when a task is cancelled: its user does,
+        # by the id of the request.
+        request = next(e for e in reversed(self.seen) if e["tool"] == "slow")
+        notification = types.CancelledNotification(
+            params=types.CancelledNotificationParams(requestId=request["id"], reason="not wanted any more")
+        )
+        await self.session.send_notification(types.ClientNotification(notification))
+        # The gateway ends the call's response without a message, as the protocol asks.
+        # The client's caller would wait on, so it has to cancel its own task too.
+        await until(lambda: request["status"] == 200)
+        call.cancel()
+        return describe(await failure(call, asyncio.CancelledError))

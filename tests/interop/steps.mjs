@@ -1,0 +1,113 @@
+// What the drivers of the two TypeScript clients share: running the steps, one JSON
+// line for each, and looking at the gateway past the client (raw HTTP, the server's
+// pid). Nothing here knows about either SDK.
+
+import assert from "node:assert/strict";
+import { setTimeout as sleep } from "node:timers/promises";
+
+export const url = new URL(required("INTEROP_URL"));
+const serverPid = Number(required("INTEROP_SERVER_PID"));
+
+// A guard against a hang, not an expectation about speed.
+const stepMsMax = 30_000;
+
+/** Texts that a careless hop would change: astral signs, joiners, line separators, escapes. */
+export const fragile = '👩‍👩‍👧 \u00a0\u2028\u2029 "\\\n\r\t\u0001 𝔘 \u007f';
+
+function required(name) {
+  const value = process.env[name];
+  if (value === undefined) throw new Error(`${name} is not set: start this through run.py`);
+  return value;
+}
+
+/**
+ * Runs one step and prints its line. Resolves to what the step returns, or to
+ * undefined when it failed: later steps run all the same, so that the table shows
+ * all that fails, not the first of it.
+ */
+export async function step(client, name, body) {
+  const abandoned = new AbortController();
+  try {
+    const { detail, value } = await Promise.race([
+      body(),
+      sleep(stepMsMax, undefined, { signal: abandoned.signal }).then(() => {
+        throw new Error(`no end after ${stepMsMax / 1000} s`);
+      }),
+    ]);
+    report({ client, step: name, ok: true, detail });
+    return value;
+  } catch (error) {
+    report({ client, step: name, ok: false, detail: describe(error) });
+    return undefined;
+  } finally {
+    abandoned.abort();
+  }
+}
+
+function report(line) {
+  process.stdout.write(`${JSON.stringify(line)}\n`);
+}
+
+export function describe(error) {
+  const code = error?.code === undefined ? "" : ` (${error.code})`;
+  return `${error?.name ?? "Error"}${code}: ${error?.message ?? error}`.replaceAll(/\s+/g, " ").slice(0, 400);
+}
+
+/** The error that a promise ends with. */
+export async function failure(promise) {
+  const value = await promise.then(
+    (result) => ({ result }),
+    (error) => ({ error }),
+  );
+  assert.ok(value.error, `no error but ${JSON.stringify(value.result)}`);
+  return value.error;
+}
+
+/** Waits for a condition; a step's own guard ends the waiting. */
+export async function until(condition) {
+  while (!(await condition())) await sleep(10);
+}
+
+export async function killServer() {
+  process.kill(serverPid, "SIGKILL");
+}
+
+/** Ends a session as somebody else would who knows its id. */
+export async function endSessionElsewhere(session) {
+  const response = await fetch(url, { method: "DELETE", headers: { "mcp-session-id": session } });
+  await response.arrayBuffer();
+  assert.equal(response.status, 204, "DELETE from elsewhere");
+}
+
+/** The status that a request inside `session` gets now. */
+export async function statusInside(session) {
+  const response = await fetch(url, {
+    method: "POST",
+    headers: {
+      "content-type": "application/json",
+      accept: "application/json, text/event-stream",
+      "mcp-session-id": session,
+    },
+    body: '{"jsonrpc":"2.0","id":"elsewhere","method":"ping"}',
+  });
+  await response.arrayBuffer();
+  return response.status;
+}
+
+/** A `fetch` that records each exchange: HTTP method, JSON-RPC method, session, status. */
+export function recordingFetch(seen) {
+  return async (input, init = {}) => {
+    const headers = new Headers(init.headers);
+    const message = typeof init.body === "string" ? JSON.parse(init.body) : {};
+    const exchange = {
+      http: init.method ?? "GET",
+      rpc: message.method,
+      session: headers.get("mcp-session-id"),
+      status: undefined,
+    };
+    seen.push(exchange);
+    const response = await fetch(input, init);
+    exchange.status = response.status;
+    return response;
+  };
+}
