@@ -58,7 +58,7 @@ const GAUGES: [OfShard; 4] = [
 ];
 
 /// The encoder appends `_total` to each name.
-const COUNTERS: [OfShard; 4] = [
+const COUNTERS: [OfShard; 5] = [
     ("received_bytes", "Bytes read from clients.", |s| {
         s.received_bytes
     }),
@@ -67,6 +67,11 @@ const COUNTERS: [OfShard; 4] = [
         "handovers",
         "Connections handed over to the shard that owns their session.",
         |s| s.handovers,
+    ),
+    (
+        "evicted_connections",
+        "Connections ended because they held the most of what was over the budget.",
+        |s| s.evicted_connections,
     ),
     (
         "version_differs",
@@ -323,6 +328,7 @@ mod tests {
         shard.received_bytes = 5;
         shard.sent_bytes = 6;
         shard.handovers = 7;
+        shard.evicted_connections = 18;
         shard.version_differs = 8;
         shard.mailbox_to_shard = 9;
         shard.mailbox_to_hub = 10;
@@ -344,6 +350,7 @@ mod tests {
             ("ringway_received_bytes_total{shard=\"1\"}", "5"),
             ("ringway_sent_bytes_total{shard=\"1\"}", "6"),
             ("ringway_handovers_total{shard=\"1\"}", "7"),
+            ("ringway_evicted_connections_total{shard=\"1\"}", "18"),
             ("ringway_version_differs_total{shard=\"1\"}", "8"),
             (
                 "ringway_mailbox_depth{shard=\"1\",mailbox=\"to_shard\"}",
@@ -415,7 +422,7 @@ mod tests {
     }
 
     /// What dashboards and alarms are built on: a name that goes breaks them.
-    const NAMES: [&str; 19] = [
+    const NAMES: [&str; 20] = [
         "ringway_build_info",
         "ringway_buffered_bytes",
         "ringway_call_duration_seconds",
@@ -424,6 +431,7 @@ mod tests {
         "ringway_connections",
         "ringway_driver_info",
         "ringway_drops_total",
+        "ringway_evicted_connections_total",
         "ringway_handovers_total",
         "ringway_http_requests_total",
         "ringway_mailbox_depth",

@@ -51,6 +51,8 @@ pub struct ShardSnapshot {
     pub drops: DropCounts,
     /// Connections handed over to other shards.
     pub handovers: u64,
+    /// Connections ended because they held the most of what was over the budget.
+    pub evicted_connections: u64,
     /// Requests whose `MCP-Protocol-Version` is supported but not the session's.
     pub version_differs: u64,
     /// Batches from the hub that wait for this shard.

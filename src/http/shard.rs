@@ -14,6 +14,7 @@ use super::policy::Policy;
 use super::response::{self, DateLine};
 use crate::routing::calls::{Call, ReplyTo};
 use crate::routing::drops::DropReason;
+use crate::routing::log_level::Level;
 use crate::routing::session::SessionKey;
 use crate::routing::shard::{Ended, SessionsFull, ShardState};
 use crate::routing::time::Millis;
@@ -86,6 +87,8 @@ pub struct Shard {
     /// The other shards, in their order; the own place is never used.
     pub peers: Vec<Post<Handover>>,
     pub counters: Arc<Counters>,
+    /// The log level that the hub was last rung for.
+    told_log_level: Cell<Option<Level>>,
     /// Ends the accept that is waiting.
     accepting: RefCell<Canceller>,
     date: Cell<(u64, DateLine)>,
@@ -116,6 +119,7 @@ impl Shard {
             lines_ready,
             peers,
             counters,
+            told_log_level: Cell::new(None),
             accepting: RefCell::default(),
             date: Cell::new((u64::MAX, [0; 37])),
         })
@@ -345,9 +349,12 @@ impl Shard {
         self.notify_hub();
     }
 
-    /// Rings for the hub if there are lines for it.
+    /// Rings for the hub if there are lines for it, or another log level.
     pub fn notify_hub(&self) {
-        if self.state.borrow().outgoing.has_batch() {
+        let state = self.state.borrow();
+        let log_level = state.log_level();
+        if state.outgoing.has_batch() || self.told_log_level.get() != log_level {
+            self.told_log_level.set(log_level);
             self.lines_ready.notify();
         }
     }
@@ -368,10 +375,8 @@ impl Shard {
         self.connections.borrow_mut().tick(now);
         let mut ended = Vec::new();
         self.state.borrow_mut().tick(now, &mut ended);
-        if !ended.is_empty() {
-            ended.iter().for_each(|ended| self.tell(ended));
-            self.notify_hub();
-        }
+        ended.iter().for_each(|ended| self.tell(ended));
+        self.notify_hub();
     }
 
     /// Hands a connection over to shard `owner`. False if that shard's mailbox

@@ -3,6 +3,7 @@
 //! what each method does.
 
 use super::calls::{BeginError, Call, ClientId, ReplyTo};
+use super::log_level::Level;
 use super::outgoing::Placed;
 use super::session::SessionKey;
 use super::shard::{Ended, ShardState};
@@ -118,7 +119,8 @@ impl ShardState {
             );
         };
         if let Some(session) = self.sessions.get_mut(session) {
-            session.log_level = Some(place as u8);
+            let before = session.log_level.replace(place as Level);
+            self.log_levels.change(before, session.log_level);
         }
         reply::result(id, b"{}")
     }
@@ -487,6 +489,24 @@ mod tests {
         bench.state.upstream_down(&mut Vec::new());
         bench.state.upstream_up(3, up(r#"{"logging":{}}"#));
         assert!(bench.state.sessions.is_empty());
+    }
+
+    #[test]
+    fn a_sessions_log_level_counts_while_it_lives() {
+        let mut bench = Bench::new();
+        let session = bench.session();
+        let set = |level: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{{"level":"{level}"}}}}"#
+            )
+        };
+        bench.send(session, &set("error"));
+        assert_eq!(bench.state.log_level(), Some(4));
+        bench.send(session, &set("loud"));
+        bench.send(session, &set("debug"));
+        assert_eq!(bench.state.log_level(), Some(0));
+        bench.state.end_session(session, &mut Vec::new());
+        assert_eq!(bench.state.log_level(), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod back_off;
 pub mod calls;
 pub mod client;
 pub mod drops;
+pub mod log_level;
 pub mod outgoing;
 pub mod server_line;
 pub mod session;

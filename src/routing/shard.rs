@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::calls::{Call, Calls, ReplyTo};
+use super::log_level::{Asked, Level};
 use super::outgoing::Outgoing;
 use super::session::{SessionId, SessionKey, Sessions};
 use super::time::Millis;
@@ -65,6 +66,7 @@ pub struct ShardState {
     pub sessions: Sessions,
     pub(super) calls: Calls,
     pub outgoing: Outgoing,
+    pub(super) log_levels: Asked,
     /// The last handshake: `initialize` is answered from it also while the
     /// upstream is down.
     handshake: Option<Arc<Handshake>>,
@@ -92,6 +94,7 @@ impl ShardState {
             sessions: Sessions::new(limits.sessions_max, hasher.clone()),
             calls: Calls::new(shard, limits.calls_max, hasher.clone()),
             outgoing: Outgoing::new(SHARD_WINDOW_BYTES, limits.waiting_bytes_max, hasher),
+            log_levels: Asked::default(),
             handshake: None,
             epoch: None,
             is_draining: false,
@@ -191,7 +194,14 @@ impl ShardState {
                 None => break,
             }
         }
-        self.sessions.close(key);
+        if let Some(session) = self.sessions.close(key) {
+            self.log_levels.change(session.log_level, None);
+        }
+    }
+
+    /// The most verbose log level that a session of this shard asks for.
+    pub fn log_level(&self) -> Option<Level> {
+        self.log_levels.most_verbose()
     }
 
     /// Ends a call from this side. The server is told if it had been asked; a

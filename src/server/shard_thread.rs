@@ -12,6 +12,7 @@ use super::plan::{HubPlan, ShardPlan};
 use crate::http::listener;
 use crate::http::shard::{Handover, Shard};
 use crate::limits::{HANDOVERS_PER_TURN, LETTERS_PER_TURN, TICK_MS};
+use crate::routing::log_level::Level;
 use crate::routing::shard::ShardState;
 use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::bell::{BellWaiter, Post, PostError};
@@ -122,6 +123,10 @@ impl LocalShard for Face {
     fn written(&self, bytes: usize) {
         self.shard.written(bytes);
     }
+
+    fn log_level(&self) -> Option<Level> {
+        self.shard.state.borrow().log_level()
+    }
 }
 
 impl Face {
@@ -162,22 +167,29 @@ impl ShardMail {
 /// Hands a shard's lines to a hub on another thread. When its mailbox is full
 /// the lines stay here, and the window closes behind them.
 async fn send_lines(shard: Rc<Shard>, post: Post<Lines>) {
+    let mut sent_level = None;
     loop {
         shard.lines_ready.wait().await;
         // Calls that are ready now join the same batch.
         give_way().await;
         let lines = {
             let mut state = shard.state.borrow_mut();
-            if !state.outgoing.has_batch() {
+            let log_level = state.log_level();
+            if !state.outgoing.has_batch() && log_level == sent_level {
                 continue;
             }
             Lines {
                 epoch: state.epoch(),
                 bytes: state.outgoing.take_batch(Vec::new()),
+                log_level,
             }
         };
+        let log_level = lines.log_level;
         match post.send(lines) {
-            Ok(()) => post.ring(),
+            Ok(()) => {
+                sent_level = log_level;
+                post.ring();
+            }
             Err(PostError::Full(lines)) => {
                 shard.state.borrow_mut().outgoing.put_back(lines.bytes);
                 monoio::time::sleep(Duration::from_millis(1)).await;

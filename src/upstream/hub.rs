@@ -16,6 +16,7 @@ use crate::limits::{
     HUB_ANSWERS_BYTES, MESSAGES_PER_TURN, UPSTREAM_READ_BYTES, UPSTREAM_WRITE_BYTES,
 };
 use crate::routing::drops::DropReason;
+use crate::routing::log_level::LogLevel;
 use crate::routing::server_line::{Route, route};
 use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::counters::Counters;
@@ -66,6 +67,10 @@ pub struct Hub {
     own_lines: RefCell<Vec<u8>>,
     own_sequence: Cell<u32>,
     handshake_id: Cell<Option<UpstreamId>>,
+    log_level: RefCell<LogLevel>,
+    log_level_id: Cell<Option<UpstreamId>>,
+    /// The server has the `logging` capability.
+    has_logging: Cell<bool>,
     /// Rung when there may be something to write. Shards on this thread and the
     /// mailbox of the others ring it.
     pub lines_ready: Rc<Notify>,
@@ -92,7 +97,11 @@ impl Hub {
         counters: Arc<Counters>,
         report: Box<dyn Fn(HubEvent)>,
     ) -> Rc<Hub> {
+        let log_level = RefCell::new(LogLevel::new(links.len()));
         Rc::new(Hub {
+            log_level,
+            log_level_id: Cell::new(None),
+            has_logging: Cell::new(false),
             links: RefCell::new(links),
             turn: Cell::new(0),
             own_lines: RefCell::default(),
@@ -139,6 +148,9 @@ impl Hub {
         let stdout = StreamFd::new(pipes.stdout, driver)?;
         self.epoch.set(self.epoch.get() + 1);
         self.own_lines.borrow_mut().clear();
+        self.log_level.borrow_mut().restart();
+        self.log_level_id.set(None);
+        self.has_logging.set(false);
         self.stop_writing.set(false);
         self.begin_handshake();
         let writer = monoio::spawn(tasks::contained(self.clone().write(stdin)));
@@ -198,6 +210,7 @@ impl Hub {
                     b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n",
                 );
                 self.lines_ready.notify();
+                self.has_logging.set(handshake.logging);
                 let handshake = Arc::new(handshake);
                 for link in self.links.borrow_mut().iter_mut() {
                     link.letter(ToShard::Up {
@@ -296,6 +309,10 @@ impl Hub {
         if self.handshake_id.get() == Some(id) {
             self.handshake_id.set(None);
             self.end_handshake(outcome);
+        } else if self.log_level_id.get() == Some(id) {
+            self.log_level_id.set(None);
+            self.log_level.borrow_mut().answered();
+            self.lines_ready.notify();
         } else {
             self.drop_message(DropReason::UnknownId);
         }
@@ -407,6 +424,28 @@ impl Hub {
         if links.iter().any(Link::has_lines) {
             self.lines_ready.notify();
         }
+        if self.has_logging.get() {
+            self.tell_log_level(bytes, &links);
+        }
+    }
+
+    /// Appends the request that tells the server its log level, if another one
+    /// is wanted than it has.
+    fn tell_log_level(&self, bytes: &mut Vec<u8>, links: &[Link]) {
+        let mut log_level = self.log_level.borrow_mut();
+        for (shard, link) in links.iter().enumerate() {
+            log_level.set(shard, link.log_level());
+        }
+        let Some(level) = log_level.to_tell() else {
+            return;
+        };
+        let id = self.own_id();
+        self.log_level_id.set(Some(id));
+        bytes.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+        bytes.extend_from_slice(id.digits(&mut itoa::Buffer::new()));
+        bytes.extend_from_slice(br#","method":"logging/setLevel","params":{"level":"#);
+        json_string(bytes, level);
+        bytes.extend_from_slice(b"}}\n");
     }
 
     fn acknowledge(&self, taken: &mut [usize]) {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::routing::log_level::Level;
 use crate::routing::upstream_id::UpstreamId;
 use crate::wire::handshake::Handshake;
 use crate::wire::span::Span;
@@ -94,6 +95,8 @@ impl Messages {
 pub struct Lines {
     pub epoch: u64,
     pub bytes: Vec<u8>,
+    /// The most verbose log level that a session of the shard asks for.
+    pub log_level: Option<Level>,
 }
 
 #[cfg(test)]

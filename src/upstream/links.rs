@@ -10,6 +10,7 @@ use crossbeam_channel::Receiver;
 
 use super::letters::{Kind, Lines, Messages, ToShard};
 use crate::limits::{HUB_OVERFLOW_BYTES, LARGE_ANSWER_BYTES};
+use crate::routing::log_level::Level;
 use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::bell::{Post, PostError};
 use crate::wire::span::Span;
@@ -24,6 +25,8 @@ pub trait LocalShard {
     fn take_lines(&self, empty: Vec<u8>) -> Vec<u8>;
     /// This many bytes of its lines have been written.
     fn written(&self, bytes: usize);
+    /// The most verbose log level that one of its sessions asks for.
+    fn log_level(&self) -> Option<Level>;
 }
 
 /// One shard as the hub sees it.
@@ -41,6 +44,7 @@ pub struct Remote {
     overflow_bytes: usize,
     /// Bytes written since the shard was last told.
     written: usize,
+    log_level: Option<Level>,
 }
 
 impl Remote {
@@ -52,6 +56,7 @@ impl Remote {
             overflow: VecDeque::new(),
             overflow_bytes: 0,
             written: 0,
+            log_level: None,
         }
     }
 
@@ -165,11 +170,14 @@ impl Link {
             Link::Local(shard) => out.extend_from_slice(&shard.take_lines(Vec::new())),
             Link::Remote(remote) => {
                 while out.len() - before < bytes_max {
-                    match remote.lines.try_recv() {
-                        Ok(lines) if lines.epoch != epoch => {}
-                        Ok(lines) if out.is_empty() => *out = lines.bytes,
-                        Ok(lines) => out.extend_from_slice(&lines.bytes),
-                        Err(_) => break,
+                    let Ok(lines) = remote.lines.try_recv() else {
+                        break;
+                    };
+                    remote.log_level = lines.log_level;
+                    match out.is_empty() {
+                        _ if lines.epoch != epoch => {}
+                        true => *out = lines.bytes,
+                        false => out.extend_from_slice(&lines.bytes),
                     }
                 }
             }
@@ -182,6 +190,15 @@ impl Link {
         match self {
             Link::Local(shard) => shard.written(bytes),
             Link::Remote(remote) => remote.written += bytes,
+        }
+    }
+
+    /// The most verbose log level that a session of the shard asks for, as far
+    /// as the hub knows.
+    pub fn log_level(&self) -> Option<Level> {
+        match self {
+            Link::Local(shard) => shard.log_level(),
+            Link::Remote(remote) => remote.log_level,
         }
     }
 

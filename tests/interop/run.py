@@ -263,6 +263,7 @@ def print_table(table, drivers):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--driver", choices=("uring", "epoll"), help="the gateway's I/O driver; else they alternate")
+    parser.add_argument("--response-mode", choices=("auto", "json", "sse"), default="auto", help="the gateway's flag")
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"of: {', '.join(CLIENTS)}; else all")
     options = parser.parse_args()
     if strange := [key for key in DEVIATIONS if key[0] not in CLIENTS or key[1] not in STEPS]:
@@ -279,15 +280,21 @@ def main():
             continue
         driver = options.driver or ("uring", "epoll")[index % 2]
         started = time.monotonic()
-        table[client] = run_client(client, CLIENTS[client], ["--driver", driver, "--shards", "2"])
+        flags = ["--driver", driver, "--shards", "2", "--response-mode", options.response_mode]
+        table[client] = run_client(client, CLIENTS[client], flags)
         drivers[client] = driver
         print(f"-- {client}, {driver}: {time.monotonic() - started:.1f} s", flush=True)
 
     print_table(table, drivers)
     wrong = [(c, s) for c, results in table.items() for s in STEPS if not verdict(c, s, results[s][0])[1]]
     for client, step in wrong:
-        print(f"not ok: {client}, {step}: {table[client][step][1]}")
-    print(f"{len(table) * len(STEPS) - len(wrong)} passed, {len(wrong)} failed")
+        ok, detail = table[client][step]
+        print(f"{'no deviation any more' if ok else 'not ok'}: {client}, {step}: {detail}")
+    known = sum((client, step) in DEVIATIONS for client in table for step in STEPS)
+    if known:
+        print(f"known deviations: {known}")
+    passed = sum(ok for results in table.values() for ok, _ in results.values())
+    print(f"{passed} passed, {len(wrong)} failed")
     return 1 if wrong else 0
 
 

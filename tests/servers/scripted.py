@@ -17,7 +17,7 @@ import sys
 import time
 
 RECORDED_LINE_BYTES_MAX = 64 * 1024
-CONTROL_TOOLS = ("held", "received", "release")
+CONTROL_TOOLS = ("held", "received", "release", "release_all")
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--name", default="scripted")
@@ -34,8 +34,13 @@ parser.add_argument("--exit-on-initialize", type=int)
 parser.add_argument("--ignore-eof", action="store_true")
 parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--grandchild", action="store_true", help="start a process of its own that outlives its stdin")
+parser.add_argument("--grandchild-session", action="store_true", help="the same, in a session of its own")
+parser.add_argument("--gate", help="read nothing before this file exists")
+parser.add_argument("--again", help="more arguments (JSON list) from the second start on; needs --journal")
 parser.add_argument("--shuffle", type=int, help="seed: answer everything read so far in a random order")
 options = parser.parse_args()
+if options.again and os.path.exists(options.journal):
+    options = parser.parse_args(sys.argv[1:] + json.loads(options.again))
 
 held = {}
 received = []
@@ -106,10 +111,49 @@ def status_field(name):
     return None
 
 
+def release_all():
+    """One write, so that the answers can come in one read."""
+    count = len(held)
+    lines = (
+        b'{"jsonrpc":"2.0","id":%d,"result":{"released":%s}}\n' % (identity, json.dumps(key).encode())
+        for key, identity in held.items()
+    )
+    write(b"".join(lines))
+    held.clear()
+    return {"released": count}
+
+
 def stall(path):
+    """Reads nothing until the file exists. Meanwhile it still speaks: a file PATH.speak releases all."""
     while not os.path.exists(path):
+        if os.path.exists(path + ".speak"):
+            os.unlink(path + ".speak")
+            release_all()
         time.sleep(0.002)
     return {"stalled": True}
+
+
+def sized_answer(identity, size):
+    """A line of exactly that many bytes, its newline not counted."""
+    head = b'{"jsonrpc":"2.0","id":' + json.dumps(identity).encode() + b',"result":{"x":"'
+    write(head + b"x" * (size - len(head) - 3) + b'"}}\n')
+
+
+def babble(arguments):
+    """Writes the same bytes again and again, a megabyte at a time."""
+    data = bytes.fromhex(arguments["hex"])
+    chunk = data * max(1, (1 << 20) // len(data))
+    for _ in range(arguments["megabytes"]):
+        write(chunk)
+    write(b"\n")
+    return {"babbled": len(chunk) * arguments["megabytes"]}
+
+
+def ask_flood(arguments):
+    """Asks its client without reading the answers."""
+    for number in range(arguments["count"]):
+        write(b'{"jsonrpc":"2.0","id":%d,"method":"%s"}\n' % (number, arguments["method"].encode()))
+    return {"asked": arguments["count"]}
 
 
 def flood(lines):
@@ -139,6 +183,20 @@ def call_tool(message, line):
         if other is not None:
             answer(other, {"released": arguments["key"]})
         answer(identity, {"released": other is not None})
+    elif name == "release_all":
+        answer(identity, release_all())
+    elif name == "pad":
+        sized_answer(identity, arguments["size"])
+    elif name == "babble":
+        answer(identity, babble(arguments))
+    elif name == "ask_flood":
+        answer(identity, ask_flood(arguments))
+    elif name == "write":
+        write(bytes.fromhex(arguments["hex"]))
+    elif name == "close_stdout":
+        os.close(1)
+        while True:
+            signal.pause()
     elif name == "received":
         part = bytes.fromhex(arguments["containing"])
         answer(identity, {"lines": [text.hex() for text in received if part in text]})
@@ -211,9 +269,11 @@ def on_term(_signal, _frame):
 def main():
     journal("start %d" % os.getpid())
     signal.signal(signal.SIGTERM, on_term)
-    if options.grandchild:
+    if options.grandchild or options.grandchild_session:
         process = subprocess.Popen(
-            [sys.executable, "-S", "-c", "import signal; signal.pause()"], stdin=subprocess.DEVNULL
+            [sys.executable, "-S", "-c", "import signal; signal.pause()"],
+            stdin=subprocess.DEVNULL,
+            start_new_session=options.grandchild_session,
         )
         journal("grandchild %d" % process.pid)
     if options.complain:
@@ -222,6 +282,8 @@ def main():
         write(bytes.fromhex(options.before))
     if options.exit_at_start is not None:
         os._exit(options.exit_at_start)
+    while options.gate and not os.path.exists(options.gate):
+        time.sleep(0.002)
     for line in lines():
         handle(line)
     journal("eof")

@@ -12,6 +12,7 @@
 pub mod gateway;
 pub mod http;
 pub mod mcp;
+pub mod process;
 pub mod scripted;
 
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 pub use gateway::{Gateway, Upstream};
 pub use http::{Raw, Request, Response};
 pub use mcp::{Session, call_body};
+pub use process::Base;
 pub use scripted::Script;
 
 /// How long a wait may take before it counts as a hang. A failure guard: no test passes because of it.

@@ -6,7 +6,8 @@ use std::cell::{Cell, RefCell};
 
 use serde_json::{Value, json};
 
-use super::{Gateway, Session, hex, unhex, wait_until};
+use super::mcp::raw_member;
+use super::{Gateway, Raw, Request, Session, hex, unhex, wait_until};
 
 pub struct Script<'g> {
     gateway: &'g Gateway,
@@ -47,6 +48,38 @@ impl<'g> Script<'g> {
         });
     }
 
+    /// Sends a call that the server holds under `key` and waits until it does; returns its connection.
+    pub fn hold(&self, session: &Session, id: &str, key: &str) -> Raw {
+        self.hold_request(&hold_request(session, id, key), key)
+    }
+
+    /// The same for a call as the test has built it.
+    pub fn hold_request(&self, request: &Request, key: &str) -> Raw {
+        let mut connection = self.gateway.connect();
+        connection.send(request.bytes());
+        self.wait_held(key);
+        connection
+    }
+
+    /// Waits until the server holds this many calls.
+    pub fn wait_held_count(&self, count: usize) {
+        wait_until(&format!("the server holds {count} calls"), || {
+            self.tool("held", &json!({}))["keys"].as_array().map(Vec::len) == Some(count)
+        });
+    }
+
+    /// The id that the server has read with the call that it holds under `key`.
+    pub fn upstream_id(&self, key: &str) -> String {
+        let line = self.wait_received(&format!("\"key\":\"{key}\""));
+        raw_member(&line, "id").expect("a call has an id")
+    }
+
+    /// The server's process.
+    pub fn pid(&self) -> u32 {
+        let pid = self.tool("process", &json!({}))["pid"].as_u64();
+        u32::try_from(pid.expect("a number")).expect("process ids fit")
+    }
+
     /// Lets the server answer the call that it holds under `key` with the result `{"released": key}`.
     pub fn release(&self, key: &str) {
         let result = self.tool("release", &json!({ "key": key }));
@@ -75,6 +108,11 @@ impl<'g> Script<'g> {
         });
         self.seen.borrow_mut().remove(0)
     }
+}
+
+/// A call that the server holds under `key`.
+pub fn hold_request(session: &Session, id: &str, key: &str) -> Request {
+    session.call(id, "hold", &json!({ "key": key }).to_string())
 }
 
 /// The arguments of the `send` tool: whole lines, in which `@ID@` and `@TOKEN@` stand for the call's.
