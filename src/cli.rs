@@ -83,6 +83,9 @@ pub struct ServeFlags {
         value_name = "ADDR:PORT"
     )]
     listen: SocketAddr,
+    /// Address of the admin listener (/healthz, /readyz, /metrics), or off
+    #[arg(long, env = "RINGWAY_ADMIN", default_value = "127.0.0.1:9464", value_parser = admin, value_name = "ADDR:PORT|off")]
+    admin: Admin,
     /// Path of the MCP endpoint
     #[arg(long, env = "RINGWAY_PATH", default_value = "/mcp", value_parser = path)]
     path: String,
@@ -248,10 +251,19 @@ pub enum Pin {
     List(Vec<usize>),
 }
 
+/// Where the admin listener is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admin {
+    Off,
+    At(SocketAddr),
+}
+
 /// What `serve` and `demo` run with, validated.
 #[derive(Debug)]
 pub struct Config {
     pub listen: SocketAddr,
+    /// The admin listener's address, and its Host check.
+    pub admin: Option<(SocketAddr, Policy)>,
     pub shards: usize,
     /// The hub has a thread of its own.
     pub hub_is_own: bool,
@@ -310,8 +322,16 @@ impl ServeFlags {
             &self.allow_host,
             &self.allow_origin,
         )?;
+        let admin = match self.admin {
+            Admin::Off => None,
+            Admin::At(address) => {
+                let is_loopback = address.ip().is_loopback();
+                Some((address, Policy::new(is_loopback, &self.allow_host, &[])?))
+            }
+        };
         Ok(Config {
             listen: self.listen,
+            admin,
             shards,
             hub_is_own,
             cores,
@@ -401,6 +421,16 @@ fn assign_cores(
                 .map(Some)
                 .collect())
         }
+    }
+}
+
+fn admin(text: &str) -> Result<Admin, String> {
+    match text {
+        "off" => Ok(Admin::Off),
+        _ => text
+            .parse()
+            .map(Admin::At)
+            .map_err(|_| "expected an address with a port, like 127.0.0.1:9464, or off".to_owned()),
     }
 }
 

@@ -5,6 +5,7 @@
 //! reach the parts; the product is the binary. Arrows between the modules go
 //! one way: `server` -> `http`, `upstream` -> `runtime`, `routing` -> `wire`.
 
+pub mod admin;
 pub mod cli;
 pub mod demo;
 pub mod http;

@@ -12,9 +12,6 @@ pub const SLOTS_BEFORE_REUSE: usize = 4_096;
 /// Calls in flight on one shard at most: a slot has twenty bits in an id.
 pub const SLOTS_MAX: usize = 1 << 20;
 
-/// Messages in one JSON-RPC batch at most (2025-03-26).
-pub const BATCH_MESSAGES_MAX: usize = 100;
-
 /// First read buffer of a connection, bytes: a head and a 200-byte call fit,
 /// and ten thousand idle connections cost 20 MiB.
 pub const READ_BYTES_MIN: usize = 2 << 10;

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Command::Serve { flags, server } => {
             let mut words = server.into_iter();
             let command = words.next().map(|program| ServerCommand {
+                label: program.to_string_lossy().into_owned(),
                 program,
                 arguments: words.collect(),
             });
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         }
         Command::Demo { flags } => {
             let command = ServerCommand {
+                label: "ringway demo-server".into(),
                 program: "/proc/self/exe".into(),
                 arguments: vec!["demo-server".into()],
             };

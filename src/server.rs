@@ -7,15 +7,17 @@ mod hub_thread;
 mod listen;
 mod plan;
 mod shard_thread;
+mod status;
 mod upstream;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGCHLD, SIGHUP};
 
+use crate::admin::{self, Readiness};
 use crate::cli::Config;
 use crate::runtime::bell::{Post, PostError};
 use crate::runtime::clock;
@@ -26,6 +28,7 @@ use crate::upstream::letters::ToShard;
 use crate::wire::handshake::Handshake;
 use events::{Event, watch_signals};
 use plan::Plan;
+use status::Status;
 use upstream::Upstream;
 
 /// Why the process ends with an error. Each is one sentence for people.
@@ -33,6 +36,13 @@ use upstream::Upstream;
 pub enum ServerError {
     #[error("cannot listen on {address}: {source}{}", taken(.source))]
     Listen {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
+    #[error(
+        "cannot listen on {address} for the admin listener: {source}; choose another address with --admin, or --admin off"
+    )]
+    Admin {
         address: SocketAddr,
         source: std::io::Error,
     },
@@ -66,7 +76,7 @@ fn taken(error: &std::io::Error) -> &'static str {
 
 /// Runs until a signal or a failure. The returned error is the reason for exit
 /// code 1.
-pub fn run(config: Config) -> Result<(), ServerError> {
+pub fn run(mut config: Config) -> Result<(), ServerError> {
     clock::now();
     let setup = |what| move |source| ServerError::Setup { what, source };
     let open_files = raise_open_files();
@@ -82,19 +92,30 @@ pub fn run(config: Config) -> Result<(), ServerError> {
     };
     let (start_timeout, drain_timeout) = (config.start_timeout, config.drain_timeout);
     let command = config.server.clone();
+    let admin = config.admin.take();
     let (plan, posts) =
         Plan::new(config, listeners, events.clone()).map_err(setup("the mailboxes"))?;
     let threads = plan.threads();
+    let status = Status::new(posts.shard_counters, posts.hub_counters);
+    if let Some((address, policy)) = admin {
+        let failed = |source| ServerError::Admin { address, source };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        admin::start(listener, policy, status.clone()).map_err(failed)?;
+        tracing::info!(%address, "admin listener");
+    }
     let upstream = Upstream::new(command, open_files, start_timeout, events, posts.hub);
     let mut running = Running {
         heard,
         upstream,
+        status,
         shards: posts.shards,
         start_timeout,
         drain_timeout,
         process_end: None,
     };
     running.upstream.start(clock::now())?;
+    running.status.count_start();
     let handles = plan.start().map_err(setup("a thread"))?;
     let opened = running.open(threads);
     let outcome = match opened {
@@ -146,6 +167,7 @@ impl Banner {
 struct Running {
     heard: Receiver<Event>,
     upstream: Upstream,
+    status: Arc<Status>,
     shards: Vec<Post<ToShard>>,
     start_timeout: Duration,
     drain_timeout: Duration,
@@ -164,6 +186,8 @@ impl Running {
             if ready == threads
                 && let Some(handshake) = handshake.take()
             {
+                self.status.set_driver(driver);
+                self.status.set_readiness(Readiness::Ready);
                 return Ok(Some((driver, handshake)));
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -228,7 +252,9 @@ impl Running {
                 Some(event) => self.lead_upstream(event)?,
                 None => {}
             }
-            self.upstream.tick(clock::now());
+            if self.upstream.tick(clock::now()) {
+                self.status.count_start();
+            }
         }
     }
 
@@ -237,6 +263,7 @@ impl Running {
         match event {
             Event::Hub(HubEvent::Open(handshake)) => {
                 self.upstream.opened(clock::now());
+                self.status.set_readiness(Readiness::Ready);
                 tracing::info!(
                     upstream = handshake.server_name,
                     version = handshake.server_version,
@@ -249,6 +276,7 @@ impl Running {
             }
             Event::Hub(HubEvent::Closed(error)) => {
                 let pause_ms = self.upstream.closed(clock::now());
+                self.status.set_readiness(Readiness::UpstreamDown);
                 let how = self.process_end.take();
                 let error = error.map(|error| error.to_string());
                 tracing::error!(
@@ -272,6 +300,7 @@ impl Running {
     /// New calls are refused, those in flight finish, for `--drain-timeout` at
     /// most or until a second signal.
     fn drain(&mut self) -> Result<(), ServerError> {
+        self.status.set_readiness(Readiness::Draining);
         let deadline = Instant::now() + self.drain_timeout;
         for post in &self.shards {
             send_surely(post, || ToShard::Drain, deadline);

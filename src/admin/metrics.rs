@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 
 use super::snapshot::{DropCounts, ShardSnapshot, Snapshot};
 use crate::routing::drops::DropReason;
-use crate::runtime::call_counters::{Method, Outcome};
+use crate::routing::outcome::{Method, Outcome};
 use crate::runtime::histogram::{BOUNDS_US, Durations};
 use crate::runtime::status_counters;
 

@@ -102,7 +102,6 @@ impl Connection {
                     return;
                 }
             };
-            self.shard.counters.requests.add(1);
             self.shard.enter(self.key, Phase::Busy);
             let after = exchange::exchange(&mut self, &head, extent).await;
             self.shard.release(self.key);
@@ -191,7 +190,10 @@ impl Connection {
         poll_fn(|cx| {
             match inbound.poll_read(cx, expected) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Came::End),
-                Poll::Ready(Ok(_)) => return Poll::Ready(Came::Bytes),
+                Poll::Ready(Ok(n)) => {
+                    shard.counters.received_bytes.add(n as u64);
+                    return Poll::Ready(Came::Bytes);
+                }
                 Poll::Ready(Err(_)) => return Poll::Ready(Came::Broken),
                 Poll::Pending => {}
             }
@@ -225,7 +227,11 @@ impl Connection {
             match inbound.poll_watch(cx) {
                 Poll::Ready(Err(_)) => Poll::Ready(Event::Broken),
                 Poll::Ready(Ok(0)) if !had_ended => Poll::Ready(Event::End),
-                Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(n)) => {
+                    shard.counters.received_bytes.add(n as u64);
+                    Poll::Pending
+                }
+                Poll::Pending => Poll::Pending,
             }
         })
         .await
@@ -275,6 +281,7 @@ impl Connection {
             match written {
                 Some((Ok(n), slice)) if n > 0 => {
                     from += n;
+                    self.shard.counters.sent_bytes.add(n as u64);
                     bytes = slice.into_inner();
                 }
                 _ => return false,
@@ -285,6 +292,7 @@ impl Connection {
 
     /// Answers a request whose head cannot be used, and ends.
     async fn refuse(&mut self, refusal: Refusal) {
+        self.shard.counters.statuses.count(refusal.status);
         let body = reply::error(None, reply::INVALID_REQUEST, refusal.reason);
         let date = self.shard.date();
         let fields = match refusal.status {

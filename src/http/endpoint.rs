@@ -6,9 +6,9 @@ use super::connections::{ConnectionKey, Form};
 use super::head::{Head, SessionHeader};
 use super::response::{self, Manner};
 use super::shard::{ResponseMode, Shard};
-use crate::limits::BATCH_MESSAGES_MAX;
 use crate::routing::calls::ReplyTo;
 use crate::routing::client::{Step, unsupported_era};
+use crate::routing::outcome::{Method, Outcome};
 use crate::routing::session::{SessionId, SessionKey};
 use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::clock;
@@ -187,10 +187,16 @@ impl Post<'_> {
     }
 
     /// Whether the message speaks the modern era, which is not built yet.
-    fn is_modern(&self, envelope: &Envelope<'_>) -> bool {
+    fn is_modern(&self, text: &[u8], envelope: &Envelope<'_>) -> bool {
         let header = self.head.protocol_version.as_ref();
+        let meta = envelope.meta_protocol_version.as_ref();
         header.is_some_and(|version| version.as_bytes() == MODERN.as_bytes())
-            || envelope.meta_protocol_version.is_some()
+            || meta.is_some_and(|field| {
+                let version = field.text(text);
+                version
+                    .and_then(|text| Version::parse(text.as_bytes()))
+                    .is_none()
+            })
     }
 
     fn begin(&self, form: Form) -> ReplyTo {
@@ -224,7 +230,7 @@ impl Post<'_> {
         if is_request && envelope.method == "initialize" {
             return self.initialize(text, envelope, id.unwrap_or_default());
         }
-        if self.is_modern(envelope) {
+        if self.is_modern(text, envelope) {
             return Err(Verdict::refused(unsupported_era(id)));
         }
         let session = session(self.shard, self.head, id)?;
@@ -235,7 +241,7 @@ impl Post<'_> {
         let reply_to = self.begin(form);
         Ok(match self.route(session, text, envelope, reply_to) {
             Step::Accepted => Verdict::accepted(),
-            Step::Answer(message) => Verdict::message(message),
+            Step::Answer(message) | Step::Failed(_, message) => Verdict::message(message),
             Step::Refused(body) => Verdict::refused(body),
             Step::InFlight(id) => Verdict::Call(id),
         })
@@ -255,12 +261,16 @@ impl Post<'_> {
             text,
             envelope,
             reply_to,
-            clock::now(),
+            clock::precise(),
             &mut ended,
         );
         ended.iter().for_each(|ended| self.shard.tell(ended));
-        if matches!(step, Step::InFlight(_)) {
-            self.shard.counters.calls.add(1);
+        if let Step::Failed(reason, _) = &step {
+            let method = Method::of(&envelope.method);
+            self.shard
+                .counters
+                .calls
+                .count(method, Outcome::from(*reason));
         }
         self.shard.notify_hub();
         step
@@ -332,7 +342,7 @@ impl Post<'_> {
                 "JSON-RPC batches exist in protocol version 2025-03-26 only",
             ));
         }
-        if spans.is_empty() || spans.len() > BATCH_MESSAGES_MAX {
+        if spans.is_empty() || spans.len() > scan::BATCH_MESSAGES_MAX {
             return Err(refuse("A batch holds 1 to 100 messages"));
         }
         let messages: Vec<_> = spans
@@ -377,13 +387,15 @@ impl Post<'_> {
                     let fault: Fault = error.fault;
                     ready.push(reply::error(id, fault.code(), fault.sentence()));
                 }
-                Ok(envelope) if self.is_modern(envelope) => {
+                Ok(envelope) if self.is_modern(text, envelope) => {
                     let id = envelope.id.as_ref().map(|field| field.span.of(text));
                     ready.push(unsupported_era(id));
                 }
                 Ok(envelope) => match self.route(session, text, envelope, reply_to) {
                     Step::Accepted => {}
-                    Step::Answer(message) | Step::Refused(message) => ready.push(message),
+                    Step::Answer(message) | Step::Refused(message) | Step::Failed(_, message) => {
+                        ready.push(message)
+                    }
                     Step::InFlight(id) => in_flight.push(id),
                 },
             }

@@ -172,10 +172,17 @@ async fn answer_early(
     }
     let date = connection.shard.date();
     let response = response::complete(&manner, &date, early.status, &early.fields, &early.body);
-    finish(connection, &manner, response).await
+    finish(connection, &manner, early.status, response).await
 }
 
-async fn finish(connection: &mut Connection, manner: &Manner, response: Vec<u8>) -> After {
+/// Writes the (rest of the) answer of a request and counts it by its status.
+async fn finish(
+    connection: &mut Connection,
+    manner: &Manner,
+    status: u16,
+    response: Vec<u8>,
+) -> After {
+    connection.shard.counters.statuses.count(status);
     if !connection.write(response).await {
         return After::Drop;
     }
@@ -287,7 +294,7 @@ async fn refuse_body(connection: &mut Connection, mut manner: Manner, no_body: N
     };
     let date = connection.shard.date();
     let response = response::complete(&manner, &date, early.status, &early.fields, &early.body);
-    finish(connection, &manner, response).await
+    finish(connection, &manner, early.status, response).await
 }
 
 async fn delete(connection: &mut Connection, head: &Head, manner: Manner) -> After {
@@ -343,7 +350,7 @@ async fn answer(
             body,
         } => {
             let response = response::complete(&manner, &date, status, &fields, &body);
-            finish(connection, &manner, response).await
+            finish(connection, &manner, status, response).await
         }
         Verdict::Message { fields, message } if sse => {
             let mut stream = Stream::new(manner);
@@ -353,7 +360,7 @@ async fn answer(
         }
         Verdict::Message { fields, message } => {
             let response = response::complete(&manner, &date, 200, &fields, &message);
-            finish(connection, &manner, response).await
+            finish(connection, &manner, 200, response).await
         }
         Verdict::Call(id) if sse => await_stream(connection, manner, Vec::new(), &[id]).await,
         Verdict::Call(id) => await_json(connection, head, manner, id).await,
@@ -405,7 +412,7 @@ async fn await_json(
                 return stream.finish(connection).await;
             }
         };
-        return finish(connection, &manner, response).await;
+        return finish(connection, &manner, 200, response).await;
     }
 }
 
@@ -438,7 +445,7 @@ async fn await_array(
     array.push(b']');
     let date = connection.shard.date();
     let response = response::complete(&manner, &date, 200, b"", &array);
-    finish(connection, &manner, response).await
+    finish(connection, &manner, 200, response).await
 }
 
 /// Waits for the answers of one or more calls, each sent as an event when it
@@ -505,6 +512,6 @@ impl Stream {
 
     async fn finish(mut self, connection: &mut Connection) -> After {
         response::sse_end(&mut self.bytes, &self.manner);
-        finish(connection, &self.manner, self.bytes).await
+        finish(connection, &self.manner, 200, self.bytes).await
     }
 }

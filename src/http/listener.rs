@@ -82,6 +82,7 @@ async fn refuse(shard: Rc<Shard>, mut stream: TcpStream) {
         b"retry-after: 1\r\n",
         body,
     );
+    shard.counters.statuses.count(503);
     let (result, _) = stream.write_all(response).await;
     if let Err(error) = result {
         tracing::debug!(%error, "a refused connection was gone");

@@ -15,6 +15,7 @@ use super::response::{self, DateLine};
 use crate::routing::calls::{Call, ReplyTo};
 use crate::routing::drops::DropReason;
 use crate::routing::log_level::Level;
+use crate::routing::outcome::Outcome;
 use crate::routing::session::SessionKey;
 use crate::routing::shard::{Ended, SessionsFull, ShardState};
 use crate::routing::time::Millis;
@@ -142,15 +143,11 @@ impl Shard {
         if connections.len() >= self.config.connections_max {
             return None;
         }
-        let key = connections.open();
-        self.counters.connections.set(connections.len() as u64);
-        Some(key)
+        Some(connections.open())
     }
 
     pub fn close_connection(&self, key: ConnectionKey) {
-        let mut connections = self.connections.borrow_mut();
-        connections.close(key);
-        self.counters.connections.set(connections.len() as u64);
+        self.connections.borrow_mut().close(key);
     }
 
     /// Where a connection is in its life. False: it is to end.
@@ -223,7 +220,8 @@ impl Shard {
             return;
         }
         for id in calls {
-            self.state.borrow_mut().withdraw(*id, Reason::Cancelled);
+            let ended = self.state.borrow_mut().withdraw(*id, Reason::Cancelled);
+            ended.iter().for_each(|ended| self.tell(ended));
         }
         self.notify_hub();
     }
@@ -257,11 +255,13 @@ impl Shard {
     }
 
     /// The server's answer to call `id`: to the client that asked, with its own id.
-    pub fn answer(&self, id: UpstreamId, id_span: Span, line: &[u8]) {
-        let call = self.state.borrow_mut().answered(id, clock::now());
+    pub fn answer(&self, id: UpstreamId, id_span: Span, line: &[u8], outcome: Outcome) {
+        let now = clock::precise();
+        let call = self.state.borrow_mut().answered(id, now.millis());
         match call {
             Some(call) => {
-                self.counters.answers.add(1);
+                self.counters.calls.count(call.method, outcome);
+                self.counters.durations.record(now.since(call.started));
                 self.deliver_line(&call, id_span, line);
             }
             None => {
@@ -308,6 +308,8 @@ impl Shard {
 
     /// Tells the client of a call that ended without an answer.
     pub fn tell(&self, ended: &Ended) {
+        let outcome = Outcome::from(ended.reason);
+        self.counters.calls.count(ended.call.method, outcome);
         let to = ended.reply_to();
         let date = self.date();
         self.connections.borrow_mut().deliver(to, |form| {
@@ -369,8 +371,19 @@ impl Shard {
         self.notify_hub();
     }
 
+    fn set_gauges(&self) {
+        let state = self.state.borrow();
+        let counters = &self.counters;
+        let connections = self.connections.borrow().len();
+        counters.connections.set(connections as u64);
+        counters.sessions.set(state.sessions.len() as u64);
+        counters.calls_in_flight.set(state.calls_in_flight() as u64);
+        counters.buffered_bytes.set(self.buffered_bytes() as u64);
+    }
+
     /// Time passes.
     pub fn tick(&self) {
+        self.set_gauges();
         let now = clock::now();
         self.connections.borrow_mut().tick(now);
         let mut ended = Vec::new();

@@ -10,8 +10,9 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
+use super::outcome::Method;
 use super::session::{Session, SessionKey};
-use super::time::Millis;
+use super::time::Micros;
 use super::upstream_id::{GENERATION_MAX, UpstreamId};
 use super::wheel::Deadline;
 use crate::limits::SLOTS_BEFORE_REUSE;
@@ -78,8 +79,9 @@ pub struct Call {
     pub session: SessionKey,
     pub client_id: ClientId,
     pub reply_to: ReplyTo,
+    pub method: Method,
     /// When it began.
-    pub started: Millis,
+    pub started: Micros,
     /// It has been handed to the hub: a cancel must follow it.
     pub sent: bool,
 }
@@ -298,6 +300,7 @@ impl Calls {
 mod tests {
     use super::*;
     use crate::routing::session::{SessionId, Sessions};
+    use crate::routing::time::Millis;
     use crate::wire::scan::scan;
     use crate::wire::version::Version;
 
@@ -321,7 +324,8 @@ mod tests {
                 exchange: 0,
                 part: 0,
             },
-            started: Millis(0),
+            method: Method::Other,
+            started: Micros(0),
             sent: false,
         }
     }

@@ -4,10 +4,11 @@
 
 use super::calls::{BeginError, Call, ClientId, ReplyTo};
 use super::log_level::Level;
+use super::outcome::Method;
 use super::outgoing::Placed;
 use super::session::SessionKey;
 use super::shard::{Ended, ShardState};
-use super::time::Millis;
+use super::time::Micros;
 use super::upstream_id::UpstreamId;
 use crate::wire::method::{CANCELLED, LOG_LEVELS, Request};
 use crate::wire::reply::{self, Reason};
@@ -21,6 +22,9 @@ pub enum Step {
     Accepted,
     /// The answer is this JSON-RPC message, HTTP 200.
     Answer(Vec<u8>),
+    /// The call could not be forwarded: the answer is this JSON-RPC error of the
+    /// gateway's own, HTTP 200.
+    Failed(Reason, Vec<u8>),
     /// The message breaks the protocol: HTTP 400 with this JSON-RPC error.
     Refused(Vec<u8>),
     /// This call is in flight; its answer comes later.
@@ -35,10 +39,10 @@ impl ShardState {
         text: &[u8],
         envelope: &Envelope<'_>,
         reply_to: ReplyTo,
-        now: Millis,
+        now: Micros,
         ended: &mut Vec<Ended>,
     ) -> Step {
-        self.touch(session, now);
+        self.touch(session, now.millis());
         match envelope.kind {
             Kind::Request => self.request(session, text, envelope, reply_to, now),
             Kind::Notification => {
@@ -58,7 +62,7 @@ impl ShardState {
         text: &[u8],
         envelope: &Envelope<'_>,
         reply_to: ReplyTo,
-        now: Millis,
+        now: Micros,
     ) -> Step {
         let Some(id_field) = &envelope.id else {
             return Step::Accepted; // the scan gives every request an id
@@ -131,28 +135,29 @@ impl ShardState {
         text: &[u8],
         envelope: &Envelope<'_>,
         reply_to: ReplyTo,
-        now: Millis,
+        now: Micros,
     ) -> Step {
         let Some(id_field) = &envelope.id else {
             return Step::Accepted;
         };
         let raw_id = id_field.span.of(text);
         if self.is_draining {
-            return Step::Answer(reply::failure(Some(raw_id), Reason::Draining));
+            return failed(raw_id, Reason::Draining);
         }
         if self.epoch.is_none() {
-            return Step::Answer(reply::failure(Some(raw_id), Reason::UpstreamDown));
+            return failed(raw_id, Reason::UpstreamDown);
         }
         let Some(session) = self.sessions.get_mut(key) else {
-            return Step::Answer(reply::failure(Some(raw_id), Reason::SessionEnded));
+            return failed(raw_id, Reason::SessionEnded);
         };
         if session.calls >= self.limits.calls_per_session_max {
-            return Step::Answer(reply::failure(Some(raw_id), Reason::Overloaded));
+            return failed(raw_id, Reason::Overloaded);
         }
         let call = Call {
             session: key,
             client_id: ClientId::read(id_field, text),
             reply_to,
+            method: Method::of(&envelope.method),
             started: now,
             sent: false,
         };
@@ -166,7 +171,7 @@ impl ShardState {
                 ));
             }
             Err(BeginError::Full) => {
-                return Step::Answer(reply::failure(Some(raw_id), Reason::Overloaded));
+                return failed(raw_id, Reason::Overloaded);
             }
         };
         let mut buffer = itoa::Buffer::new();
@@ -197,12 +202,12 @@ impl ShardState {
                 if let Some(call) = self.calls.get_mut(id) {
                     call.sent = placed == Placed::InBatch;
                 }
-                self.arm_call(id, now, now);
+                self.arm_call(id, now.millis(), now.millis());
                 Step::InFlight(id)
             }
             Err(_) => {
                 self.withdraw(id, Reason::Overloaded);
-                Step::Answer(reply::failure(Some(raw_id), Reason::Overloaded))
+                failed(raw_id, Reason::Overloaded)
             }
         }
     }
@@ -223,6 +228,10 @@ impl ShardState {
     }
 }
 
+fn failed(id: &[u8], reason: Reason) -> Step {
+    Step::Failed(reason, reply::failure(Some(id), reason))
+}
+
 /// The refusal of modern-era requests. Its code makes clients that probe fall
 /// back to `initialize`; -32020 to -32022 would not.
 pub fn unsupported_era(id: Option<&[u8]>) -> Vec<u8> {
@@ -239,6 +248,7 @@ mod tests {
 
     use super::*;
     use crate::routing::shard::ShardLimits;
+    use crate::routing::time::Millis;
     use crate::wire::handshake::{Handshake, Offer};
     use crate::wire::scan::scan;
     use crate::wire::version::Version;
@@ -299,7 +309,7 @@ mod tests {
                 text.as_bytes(),
                 &envelope,
                 NOWHERE,
-                self.now,
+                Micros(self.now.0 * 1_000),
                 &mut ended,
             );
             (step, ended)
@@ -406,7 +416,7 @@ mod tests {
             );
         }
         match bench.send(session, CALL).0 {
-            Step::Answer(body) => assert!(String::from_utf8(body).unwrap().contains("overloaded")),
+            Step::Failed(reason, _) => assert_eq!(reason, Reason::Overloaded),
             other => panic!("{other:?}"),
         }
         let other = bench.session();
@@ -461,9 +471,7 @@ mod tests {
         assert_eq!(ended[0].reason, Reason::UpstreamDown);
         assert!(bench.upstream().is_empty());
         match bench.send(session, CALL).0 {
-            Step::Answer(body) => {
-                assert!(String::from_utf8(body).unwrap().contains("upstream_down"));
-            }
+            Step::Failed(reason, _) => assert_eq!(reason, Reason::UpstreamDown),
             other => panic!("{other:?}"),
         }
     }

@@ -17,7 +17,10 @@ pub enum Route {
         shard: usize,
         id: UpstreamId,
         id_span: Span,
+        /// The id came as a decimal string.
         quoted: bool,
+        /// The answer is an error.
+        is_error: bool,
     },
     /// Progress on a call of shard `shard`, whose token stands at `token_span`.
     Progress {
@@ -67,6 +70,7 @@ fn answer(line: &[u8], envelope: &Envelope<'_>, shards: usize) -> Route {
             id: named.id,
             id_span,
             quoted: named.quoted,
+            is_error: envelope.kind == Kind::Error,
         },
         (Owner::Hub, Some(result), _) => Route::Own {
             id: named.id,
@@ -140,7 +144,9 @@ mod tests {
                     id: named,
                     id_span,
                     quoted,
+                    is_error,
                 } => {
+                    assert!(!is_error);
                     assert_eq!((shard, named, quoted), (1, id, was_quoted));
                     assert_eq!(id_span.of(line.as_bytes()), text.as_bytes());
                 }

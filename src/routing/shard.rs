@@ -238,7 +238,7 @@ impl ShardState {
         let Some(started) = self.calls.get(id).map(|call| call.started) else {
             return false;
         };
-        self.arm_call(id, started, now);
+        self.arm_call(id, started.millis(), now);
         true
     }
 

@@ -5,6 +5,22 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Millis(pub u64);
 
+/// Microseconds since the process started, where durations are measured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Micros(pub u64);
+
+impl Micros {
+    /// The same moment, for deadlines.
+    pub fn millis(self) -> Millis {
+        Millis(self.0 / 1_000)
+    }
+
+    /// Microseconds from `earlier` to this moment, 0 if it lies ahead.
+    pub fn since(self, earlier: Micros) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
 impl Millis {
     /// A moment that never comes.
     pub const NEVER: Millis = Millis(u64::MAX);

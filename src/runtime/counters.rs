@@ -3,6 +3,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::call_counters::CallCounters;
+use super::histogram::Histogram;
+use super::status_counters::StatusCounters;
 use crate::routing::drops::DropReason;
 
 /// A counter with one writer.
@@ -30,10 +33,23 @@ impl Counter {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Counters {
+    /// Gauges, set from time to time.
     pub connections: Counter,
-    pub requests: Counter,
-    pub calls: Counter,
-    pub answers: Counter,
+    pub sessions: Counter,
+    pub calls_in_flight: Counter,
+    pub buffered_bytes: Counter,
+    pub mailbox_to_shard: Counter,
+    pub mailbox_to_hub: Counter,
+    pub mailbox_handovers: Counter,
+    /// Bytes read from and written to clients.
+    pub received_bytes: Counter,
+    pub sent_bytes: Counter,
+    /// HTTP answers by status.
+    pub statuses: StatusCounters,
+    /// Calls by method and outcome.
+    pub calls: CallCounters,
+    /// How long answered calls took.
+    pub durations: Histogram,
     pub handovers: Counter,
     /// Connections that were ended because they held the most of what was over
     /// the budget.
@@ -53,7 +69,7 @@ impl Counters {
         counter.get()
     }
 
-    pub fn drops(&self, reason: DropReason) -> u64 {
-        self.drops[reason as usize].get()
+    pub fn drops(&self) -> [u64; DropReason::ALL.len()] {
+        std::array::from_fn(|reason| self.drops[reason].get())
     }
 }

@@ -86,7 +86,12 @@ impl Loop {
     pub fn new(choice: DriverChoice, flags: RingFlags) -> io::Result<Loop> {
         let runtime = match choice {
             DriverChoice::Epoll => epoll()?,
-            DriverChoice::Uring => uring(flags)?,
+            DriverChoice::Uring => uring(flags).map_err(|error| {
+                let text = format!(
+                    "io_uring is not to be had here ({error}): try --driver epoll or auto, or other --uring-flags"
+                );
+                io::Error::new(error.kind(), text)
+            })?,
             DriverChoice::Auto => RuntimeBuilder::<FusionDriver>::new()
                 .with_entries(RING_ENTRIES)
                 .uring_builder(flags.builder())

@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 use crate::runtime::driver::Driver;
+use crate::runtime::tasks;
 use crate::upstream::hub::HubEvent;
 
 /// Something that the main thread decides about.
@@ -28,6 +29,23 @@ pub(super) enum Event {
         thread: String,
         how: String,
     },
+}
+
+/// Spawns a task that its thread cannot do without: when it panics the process
+/// is to end. A task that comes to its end has done its work.
+pub(super) fn spawn_vital(
+    name: &'static str,
+    events: &Sender<Event>,
+    task: impl Future<Output = ()> + 'static,
+) {
+    let events = events.clone();
+    monoio::spawn(async move {
+        if let Err(panic) = tasks::contained(task).await {
+            let thread = std::thread::current().name().unwrap_or_default().to_owned();
+            let how = format!("its task {name} panicked: {}", tasks::text(&*panic));
+            let _ = events.send(Event::ThreadEnded { thread, how });
+        }
+    });
 }
 
 /// Turns signals into events. SIGHUP is taken so that it does not end the

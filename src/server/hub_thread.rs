@@ -7,13 +7,12 @@ use std::sync::mpsc::Sender;
 
 use crossbeam_channel::Receiver as Letters;
 
-use super::events::Event;
+use super::events::{Event, spawn_vital};
 use super::plan::HubPlan;
 use crate::runtime::bell::{Bell, BellWaiter};
 use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
 use crate::runtime::notify::Notify;
-use crate::runtime::tasks;
 use crate::upstream::hub::{Hub, ServerPipes};
 use crate::upstream::links::{Link, LocalShard, Remote};
 use crate::wire::handshake::Offer;
@@ -68,8 +67,9 @@ pub(super) fn start(
             None => Link::Remote(Remote::new(post, lines)),
         })
         .collect();
+    let reports = events.clone();
     let report = move |event| {
-        let _ = events.send(Event::Hub(event));
+        let _ = reports.send(Event::Hub(event));
     };
     let hub = Hub::new(
         links,
@@ -79,8 +79,8 @@ pub(super) fn start(
         plan.counters,
         Box::new(report),
     );
-    tasks::spawn("hub", hub.clone().run(driver));
-    tasks::spawn("overflow", hub.clone().retry_overflow());
+    spawn_vital("hub", &events, hub.clone().run(driver));
+    spawn_vital("overflow", &events, hub.clone().retry_overflow());
     HubMail {
         hub,
         orders: plan.orders,

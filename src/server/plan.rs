@@ -25,6 +25,8 @@ use crate::upstream::letters::{Lines, ToShard};
 
 /// What the main thread keeps of the plan.
 pub(super) struct Posts {
+    pub(super) shard_counters: Vec<Arc<Counters>>,
+    pub(super) hub_counters: Arc<Counters>,
     pub(super) hub: Post<HubOrder>,
     pub(super) shards: Vec<Post<ToShard>>,
 }
@@ -122,6 +124,12 @@ impl Plan {
             events,
         };
         let posts = Posts {
+            shard_counters: plan
+                .shards
+                .iter()
+                .map(|shard| shard.counters.clone())
+                .collect(),
+            hub_counters: plan.hub.counters.clone(),
             hub: to_hub,
             shards: to_shards,
         };

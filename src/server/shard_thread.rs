@@ -7,12 +7,14 @@ use std::time::Duration;
 use crossbeam_channel::Receiver as Letters;
 
 use super::events::Event;
+use super::events::spawn_vital;
 use super::hub_thread::{self, HubMail};
 use super::plan::{HubPlan, ShardPlan};
 use crate::http::listener;
 use crate::http::shard::{Handover, Shard};
 use crate::limits::{HANDOVERS_PER_TURN, LETTERS_PER_TURN, TICK_MS};
 use crate::routing::log_level::Level;
+use crate::routing::outcome::Outcome;
 use crate::routing::shard::ShardState;
 use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::bell::{BellWaiter, Post, PostError};
@@ -20,7 +22,6 @@ use crate::runtime::clock;
 use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
 use crate::runtime::notify::Notify;
-use crate::runtime::tasks;
 use crate::upstream::letters::{Kind, Lines, Messages, ToShard};
 use crate::upstream::links::LocalShard;
 use crate::wire::span::Span;
@@ -51,11 +52,11 @@ pub(super) async fn run(
         shard: shard.clone(),
         opening: Notify::default(),
     });
-    let mail = ShardMail {
+    let mail = Rc::new(ShardMail {
         face: face.clone(),
         letters: plan.letters,
         handovers: plan.handovers,
-    };
+    });
     let hub = match hub {
         Some(plan) => {
             let local = face.clone();
@@ -68,12 +69,12 @@ pub(super) async fn run(
             ))
         }
         None => {
-            tasks::spawn("lines", send_lines(shard.clone(), plan.lines));
+            spawn_vital("lines", &events, send_lines(shard.clone(), plan.lines));
             None
         }
     };
-    tasks::spawn("tick", tick(shard, events));
-    tasks::spawn("accept", accept_when_open(face, listener));
+    spawn_vital("tick", &events, tick(shard, mail.clone(), events.clone()));
+    spawn_vital("accept", &events, accept_when_open(face, listener));
     loop {
         let busy = mail.take() | hub.as_ref().is_some_and(HubMail::take);
         if busy {
@@ -102,7 +103,12 @@ impl LocalShard for Face {
                 self.opening.notify();
             }
             ToShard::Messages(messages) => self.messages(&messages),
-            ToShard::Large { id, id_span, line } => shard.answer(id, id_span, &line),
+            ToShard::Large {
+                kind,
+                id,
+                id_span,
+                line,
+            } => self.message(kind, id, id_span, &line),
             ToShard::Written(bytes) => shard.written(bytes),
             ToShard::Down => shard.upstream_down(),
             ToShard::Drain => shard.drain(),
@@ -111,7 +117,8 @@ impl LocalShard for Face {
 
     fn message(&self, kind: Kind, id: UpstreamId, span: Span, message: &[u8]) {
         match kind {
-            Kind::Answer => self.shard.answer(id, span, message),
+            Kind::Result => self.shard.answer(id, span, message, Outcome::Ok),
+            Kind::Error => self.shard.answer(id, span, message, Outcome::Error),
             Kind::Progress => self.shard.progress(id),
         }
     }
@@ -189,6 +196,7 @@ async fn send_lines(shard: Rc<Shard>, post: Post<Lines>) {
             Ok(()) => {
                 sent_level = log_level;
                 post.ring();
+                shard.counters.mailbox_to_hub.set(post.depth() as u64);
             }
             Err(PostError::Full(lines)) => {
                 shard.state.borrow_mut().outgoing.put_back(lines.bytes);
@@ -200,11 +208,14 @@ async fn send_lines(shard: Rc<Shard>, post: Post<Lines>) {
     }
 }
 
-async fn tick(shard: Rc<Shard>, events: Sender<Event>) {
+async fn tick(shard: Rc<Shard>, mail: Rc<ShardMail>, events: Sender<Event>) {
     let mut has_reported = false;
     loop {
         monoio::time::sleep(Duration::from_millis(TICK_MS)).await;
         shard.tick();
+        let counters = &shard.counters;
+        counters.mailbox_to_shard.set(mail.letters.len() as u64);
+        counters.mailbox_handovers.set(mail.handovers.len() as u64);
         if !has_reported && shard.is_drained() {
             has_reported = true;
             let _ = events.send(Event::Drained);

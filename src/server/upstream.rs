@@ -66,7 +66,7 @@ impl Upstream {
 
     /// The server's program, for people.
     pub(super) fn name(&self) -> String {
-        format!("{:?}", self.command.program.to_string_lossy())
+        format!("{:?}", self.command.label)
     }
 
     /// Starts the server.
@@ -131,22 +131,24 @@ impl Upstream {
         }
     }
 
-    /// Does what is due.
-    pub(super) fn tick(&mut self, now: Millis) {
+    /// Does what is due. True if the server has been started.
+    pub(super) fn tick(&mut self, now: Millis) -> bool {
         match &self.life {
-            Life::Resting { start } if *start <= now => {
-                if let Err(error) = self.start(now) {
+            Life::Resting { start } if *start <= now => match self.start(now) {
+                Ok(()) => return true,
+                Err(error) => {
                     let start = self.back_off.next_start(None, now);
                     tracing::error!(%error, pause_ms = start.since(now), "cannot start the server again");
                     self.life = Life::Resting { start };
                 }
-            }
+            },
             Life::Starting { deadline, .. } if *deadline <= now => {
                 tracing::error!("the server did not answer initialize in time: killing it");
                 self.end();
             }
             _ => {}
         }
+        false
     }
 
     /// Whether this is about the child that runs now.

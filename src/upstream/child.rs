@@ -19,6 +19,8 @@ use crate::limits::{CHILD_EXIT_MS, PIPE_BYTES};
 /// The command that runs the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerCommand {
+    /// The server's name in messages.
+    pub label: String,
     pub program: OsString,
     pub arguments: Vec<OsString>,
 }
@@ -45,11 +47,8 @@ pub struct Group {
 /// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("cannot run {program:?}: {source}")]
-    Command {
-        program: OsString,
-        source: io::Error,
-    },
+    #[error("cannot run {label:?}: {source}")]
+    Command { label: String, source: io::Error },
     #[error("cannot set up the server's pipes: {0}")]
     Pipes(#[from] rustix::io::Errno),
     #[error("cannot start the guard of the server's process group: {0}")]
@@ -82,7 +81,7 @@ pub fn start(command: &ServerCommand, open_files: u64) -> Result<Started, StartE
     // allocates nothing.
     unsafe { process.pre_exec(move || before_exec(open_files)) };
     let process = process.spawn().map_err(|source| StartError::Command {
-        program: command.program.clone(),
+        label: command.label.clone(),
         source,
     })?;
     group.server = process.id();
@@ -110,7 +109,7 @@ fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
 /// Clients' sockets come from `accept` without close-on-exec, and there is a
 /// moment before it is set; so every descriptor but the standard three is
 /// marked here, in the child.
-fn before_exec(open_files: u64) -> io::Result<()> {
+fn close_on_exec() -> io::Result<()> {
     // SAFETY: a plain system call on this process's own descriptor table.
     unsafe {
         libc::syscall(
@@ -120,6 +119,11 @@ fn before_exec(open_files: u64) -> io::Result<()> {
             libc::CLOSE_RANGE_CLOEXEC,
         )
     };
+    Ok(())
+}
+
+fn before_exec(open_files: u64) -> io::Result<()> {
+    close_on_exec()?;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let _ = rustix::process::setrlimit(
         rustix::process::Resource::Nofile,
@@ -132,7 +136,11 @@ fn before_exec(open_files: u64) -> io::Result<()> {
 }
 
 fn start_guard() -> io::Result<Child> {
-    Command::new("/proc/self/exe")
+    let mut guard = Command::new("/proc/self/exe");
+    // SAFETY: as for the server itself. The guard is started again with every
+    // server, when there are clients' sockets to inherit.
+    unsafe { guard.pre_exec(close_on_exec) };
+    guard
         .arg0("ringway-guard")
         .arg(guard::SUBCOMMAND)
         .env_clear()

@@ -271,11 +271,13 @@ impl Hub {
                 id,
                 id_span,
                 quoted,
+                is_error,
             } => {
                 if quoted {
                     self.counters.quoted_ids.add(1);
                 }
-                links[shard].message(Kind::Answer, id, id_span, text);
+                let kind = if is_error { Kind::Error } else { Kind::Result };
+                links[shard].message(kind, id, id_span, text);
             }
             Route::Progress {
                 shard,

@@ -21,6 +21,7 @@ pub enum ToShard {
     Messages(Messages),
     /// An answer of at least [`crate::limits::LARGE_ANSWER_BYTES`].
     Large {
+        kind: Kind,
         id: UpstreamId,
         id_span: Span,
         line: Vec<u8>,
@@ -52,7 +53,10 @@ struct Entry {
 /// What a message in a batch is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    Answer,
+    /// A result.
+    Result,
+    /// The server's own error.
+    Error,
     Progress,
 }
 
@@ -109,7 +113,7 @@ mod tests {
         let span = Span { start: 1, end: 2 };
         for (n, text) in ["first", "", "third"].iter().enumerate() {
             let id = UpstreamId::of_call(0, n as u32, 1);
-            batch.push(Kind::Answer, id, span, text.as_bytes());
+            batch.push(Kind::Result, id, span, text.as_bytes());
         }
         let texts: Vec<_> = batch
             .iter()

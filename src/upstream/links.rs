@@ -124,6 +124,7 @@ impl Link {
                         remote.queue(ToShard::Messages(batch));
                     }
                     remote.queue(ToShard::Large {
+                        kind,
                         id,
                         id_span: span,
                         line: message.to_vec(),

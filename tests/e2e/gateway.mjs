@@ -66,7 +66,7 @@ class Gateway {
     const env = Object.fromEntries(
       Object.entries(process.env).filter(([name]) => !name.startsWith("RINGWAY_")),
     );
-    const args = ["serve", "--listen", "127.0.0.1:0", ...flags, "--", ...everythingCommand];
+    const args = ["serve", "--listen", "127.0.0.1:0", "--admin", "off", ...flags, "--", ...everythingCommand];
     this.#child = spawn(binary, args, { env, stdio: ["ignore", "pipe", "pipe"] });
     this.#child.stdout.setEncoding("utf8").on("data", (text) => {
       this.#stdout += text;

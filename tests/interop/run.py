@@ -83,7 +83,7 @@ class Gateway:
     def __init__(self, flags, log):
         # A developer's own RINGWAY_ settings would change what is tested.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGWAY_")}
-        command = [str(GATEWAY), "demo", "--listen", "127.0.0.1:0", *flags]
+        command = [str(GATEWAY), "demo", "--listen", "127.0.0.1:0", "--admin", "off", *flags]
         self.log = log
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log

@@ -124,7 +124,9 @@ def release_all():
 
 
 def stall(path):
-    """Reads nothing until the file exists. Meanwhile it still speaks: a file PATH.speak releases all."""
+    """Reads nothing until the file exists, and makes a file PATH.on to say so. Meanwhile it still speaks: a
+    file PATH.speak releases all."""
+    os.close(os.open(path + ".on", os.O_WRONLY | os.O_CREAT, 0o600))
     while not os.path.exists(path):
         if os.path.exists(path + ".speak"):
             os.unlink(path + ".speak")

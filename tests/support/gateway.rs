@@ -248,7 +248,8 @@ pub fn command<S: AsRef<str>>(flags: &[S], upstream: Upstream<'_>) -> Command {
     command
 }
 
-/// The binary alone: no arguments, outputs piped, the environment free of `RINGWAY_*`.
+/// The binary alone: no arguments, outputs piped, the environment free of `RINGWAY_*` but for the admin
+/// listener, which is off: gateways that run side by side would all want its port.
 pub fn bare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
     for (name, _) in std::env::vars_os() {
@@ -257,6 +258,7 @@ pub fn bare() -> Command {
         }
     }
     command
+        .env("RINGWAY_ADMIN", "off")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

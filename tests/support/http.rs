@@ -412,6 +412,25 @@ impl Raw {
         }
     }
 
+    /// Whether a read would not wait: something has come, or the end.
+    pub fn has_something(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        !self.unread.is_empty() || poll(&mut fds, Some(&at_once)).expect("one descriptor") > 0
+    }
+
+    /// Whether the gateway has taken all that was sent out of its socket.
+    pub fn is_all_read(&self) -> bool {
+        let (ours, theirs) = self.queues();
+        // Nothing on the way from us and nothing waiting for them; no row at all means closed.
+        ours.is_none_or(|(sending, _)| sending == 0)
+            && theirs.is_none_or(|(_, waiting)| waiting == 0)
+    }
+
     /// Reads to the end of the connection, whatever comes.
     pub fn drain(&mut self) {
         while self.fill() > 0 {}
@@ -442,12 +461,7 @@ impl Raw {
     /// Waits until the gateway has taken all that was sent out of its socket. It waits for the kernel's
     /// acknowledgement, which may come 40 ms late.
     pub fn wait_until_read(&self) {
-        wait_until("the gateway reads what was sent", || {
-            let (ours, theirs) = self.queues();
-            // Nothing on the way from us and nothing waiting for them; no row at all means closed.
-            ours.is_none_or(|(sending, _)| sending == 0)
-                && theirs.is_none_or(|(_, waiting)| waiting == 0)
-        });
+        wait_until("the gateway reads what was sent", || self.is_all_read());
     }
 
     /// Lets the gateway read what was sent, so that what is sent next comes with a read of its own. Data

@@ -64,7 +64,10 @@ impl<'g> Script<'g> {
     /// Waits until the server holds this many calls.
     pub fn wait_held_count(&self, count: usize) {
         wait_until(&format!("the server holds {count} calls"), || {
-            self.tool("held", &json!({}))["keys"].as_array().map(Vec::len) == Some(count)
+            self.tool("held", &json!({}))["keys"]
+                .as_array()
+                .map(Vec::len)
+                == Some(count)
         });
     }
 
