@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -107,6 +108,10 @@ pub struct ServeFlags {
         value_name = "HOST"
     )]
     allow_host: Vec<String>,
+    /// File of bearer tokens, a line NAME TOKEN each, reread when it changes; every request needs
+    /// one of them then
+    #[arg(long, env = "RINGWAY_AUTH_TOKEN_FILE", value_name = "FILE")]
+    auth_token_file: Option<PathBuf>,
     /// A client that vanishes while its call is in flight: let the call run, or cancel it
     #[arg(long, env = "RINGWAY_ON_DISCONNECT", default_value = "run")]
     on_disconnect: OnDisconnect,
@@ -264,6 +269,7 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The admin listener's address, and its Host check.
     pub admin: Option<(SocketAddr, Policy)>,
+    pub token_file: Option<PathBuf>,
     pub shards: usize,
     /// The hub has a thread of its own.
     pub hub_is_own: bool,
@@ -329,15 +335,17 @@ impl ServeFlags {
                 Some((address, Policy::new(is_loopback, &self.allow_host, &[])?))
             }
         };
+        let limits = self.shard_limits(shards);
         Ok(Config {
             listen: self.listen,
             admin,
+            token_file: self.auth_token_file,
             shards,
             hub_is_own,
             cores,
             driver: self.driver,
             ring_flags: self.uring_flags,
-            limits: self.shard_limits(shards),
+            limits,
             line_bytes_max: self.max_message,
             start_timeout: self.start_timeout,
             drain_timeout: self.drain_timeout,

@@ -68,8 +68,9 @@ pub const LETTERS_PER_TURN: usize = 16;
 /// Connections that a shard takes over before it lets its tasks run.
 pub const HANDOVERS_PER_TURN: usize = 64;
 
-/// Connections on their way from one shard to another at most, per shard.
-pub const HANDOVERS_MAX: usize = 1_024;
+/// Connections on their way to one shard at most: a restarted load balancer
+/// brings thousands at once, and each costs 64 bytes here.
+pub const HANDOVERS_MAX: usize = 16_384;
 
 /// Granularity of every deadline on a shard, milliseconds.
 pub const TICK_MS: u64 = 50;

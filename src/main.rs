@@ -1,6 +1,9 @@
 //! The binary: flags in, the server run, one sentence and an exit code out.
 
+use std::io::Write;
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
@@ -62,8 +65,16 @@ fn serve(flags: ServeFlags, command: ServerCommand) -> ExitCode {
     }
 }
 
+/// Says why the process ends. A reader of our stderr that stalls holds this up
+/// for a second at most.
 fn fail(code: u8, sentence: &str) -> ExitCode {
-    eprintln!("ringway: {sentence}");
+    let line = format!("ringway: {sentence}\n");
+    let (done, printed) = mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        let _ = done.send(());
+    });
+    let _ = printed.recv_timeout(Duration::from_secs(1));
     ExitCode::from(code)
 }
 
@@ -86,5 +97,11 @@ fn start_log(config: &Config) -> WorkerGuard {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
     }
+    // The default hook writes to stderr from the thread that panicked, which may
+    // be a shard.
+    std::panic::set_hook(Box::new(|panic| {
+        let backtrace = std::backtrace::Backtrace::capture();
+        tracing::error!(%panic, %backtrace, "panicked");
+    }));
     guard
 }

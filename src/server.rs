@@ -10,6 +10,7 @@ mod shard_thread;
 mod status;
 mod upstream;
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -19,6 +20,8 @@ use signal_hook::consts::{SIGCHLD, SIGHUP};
 
 use crate::admin::{self, Readiness};
 use crate::cli::Config;
+use crate::http::auth::Tokens;
+use crate::http::token_file::{TokenCell, TokenFile, TokenFileError};
 use crate::runtime::bell::{Post, PostError};
 use crate::runtime::clock;
 use crate::runtime::driver::Driver;
@@ -48,6 +51,8 @@ pub enum ServerError {
     },
     #[error(transparent)]
     Start(#[from] StartError),
+    #[error(transparent)]
+    Tokens(#[from] TokenFileError),
     #[error("cannot set up {what}: {source}")]
     Setup {
         what: &'static str,
@@ -79,11 +84,26 @@ fn taken(error: &std::io::Error) -> &'static str {
 pub fn run(mut config: Config) -> Result<(), ServerError> {
     clock::now();
     let setup = |what| move |source| ServerError::Setup { what, source };
+    let tokens = config
+        .token_file
+        .as_deref()
+        .map(TokenFile::open)
+        .transpose()?;
     let open_files = raise_open_files();
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let (events, heard) = channel();
     watch_signals(events.clone()).map_err(setup("the signals"))?;
     let (address, listeners) = listen::listen(config.listen, config.shards)?;
+    if tokens.is_none() && !address.ip().is_loopback() {
+        tracing::warn!(
+            %address,
+            "anyone who reaches this address can use the server: set --auth-token-file, or listen on loopback"
+        );
+    }
+    let tokens = tokens
+        .map(watch_tokens)
+        .transpose()
+        .map_err(setup("the watch on the token file"))?;
     let banner = Banner {
         address,
         path: config.face.path.clone(),
@@ -94,7 +114,7 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
     let command = config.server.clone();
     let admin = config.admin.take();
     let (plan, posts) =
-        Plan::new(config, listeners, events.clone()).map_err(setup("the mailboxes"))?;
+        Plan::new(config, tokens, listeners, events.clone()).map_err(setup("the mailboxes"))?;
     let threads = plan.threads();
     let status = Status::new(posts.shard_counters, posts.hub_counters);
     if let Some((address, policy)) = admin {
@@ -120,7 +140,7 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
     let opened = running.open(threads);
     let outcome = match opened {
         Ok(Some((driver, handshake))) => {
-            banner.print(driver, &handshake);
+            print_line(banner.line(driver, &handshake));
             let outcome = running.serve();
             running.stop();
             outcome
@@ -139,6 +159,13 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
     outcome
 }
 
+/// The tokens in force, kept up with their file.
+fn watch_tokens((file, tokens): (TokenFile, Tokens)) -> std::io::Result<Arc<TokenCell>> {
+    let cell = TokenCell::new(tokens);
+    file.watch(&cell)?;
+    Ok(cell)
+}
+
 /// What the start-up line says besides the upstream.
 struct Banner {
     address: SocketAddr,
@@ -148,8 +175,8 @@ struct Banner {
 }
 
 impl Banner {
-    fn print(&self, driver: Driver, handshake: &Handshake) {
-        println!(
+    fn line(&self, driver: Driver, handshake: &Handshake) -> String {
+        format!(
             "ringway {} listening on http://{}{} shards={} hub={} driver={driver} upstream={:?} upstream-version={:?} protocol={}",
             env!("CARGO_PKG_VERSION"),
             self.address,
@@ -159,7 +186,22 @@ impl Banner {
             handshake.server_name,
             handshake.server_version,
             handshake.version.as_str(),
-        );
+        )
+    }
+}
+
+/// Prints the start-up line from a thread of its own: a reader of our stdout
+/// that stalls or is gone must not stop the main thread.
+fn print_line(line: String) {
+    let printing = std::thread::Builder::new()
+        .name("ringway-stdout".into())
+        .spawn(move || {
+            if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+                tracing::warn!(%error, "cannot print the start-up line");
+            }
+        });
+    if let Err(error) = printing {
+        tracing::warn!(%error, "cannot print the start-up line");
     }
 }
 
@@ -205,7 +247,9 @@ impl Running {
                 Ok(Event::Hub(HubEvent::Failed(error))) => {
                     return Err(ServerError::Handshake(self.upstream.name(), error));
                 }
-                Ok(Event::Hub(HubEvent::Closed(_))) => return Err(self.closed_early()),
+                Ok(Event::Hub(HubEvent::Closed(_) | HubEvent::Deaf)) => {
+                    return Err(self.closed_early());
+                }
                 Ok(Event::ServerEnded { how, .. }) => {
                     return Err(ServerError::EndedEarly(self.upstream.name(), how));
                 }
@@ -272,6 +316,10 @@ impl Running {
             }
             Event::Hub(HubEvent::Failed(error)) => {
                 tracing::error!(%error, "the handshake with the restarted server failed");
+                self.upstream.end();
+            }
+            Event::Hub(HubEvent::Deaf) => {
+                tracing::error!("the server has closed its stdin: ending it");
                 self.upstream.end();
             }
             Event::Hub(HubEvent::Closed(error)) => {

@@ -34,7 +34,9 @@ fn crowd(wanted: usize) -> usize {
     let limit = raise_open_files();
     let count = wanted.min(limit.saturating_sub(1_000));
     if count < wanted {
-        println!("figure: only {count} of {wanted} connections, the limit of open files is {limit}");
+        println!(
+            "figure: only {count} of {wanted} connections, the limit of open files is {limit}"
+        );
     }
     count
 }
@@ -71,7 +73,9 @@ fn connections_over_the_limit_get_503_and_a_place_when_one_is_free() {
         wait_until("there is room again", || {
             let mut connection = gateway.connect();
             connection.send_to_the_wary(Request::post(initialize_body("3", LATEST)).bytes());
-            connection.next(false).is_some_and(|response| response.status == 200)
+            connection
+                .next(false)
+                .is_some_and(|response| response.status == 200)
         });
     });
 }
@@ -109,7 +113,10 @@ fn sessions_over_the_limit_get_503_and_a_place_when_one_ends() {
 
 fn session_of(response: &Response) -> Session {
     Session {
-        id: response.field("mcp-session-id").expect("a session").to_owned(),
+        id: response
+            .field("mcp-session-id")
+            .expect("a session")
+            .to_owned(),
         version: LATEST.to_owned(),
     }
 }
@@ -196,8 +203,17 @@ fn slow_bodies_over_the_budget_get_503_and_the_first_ones_finish() {
             assert!(response.field("retry-after").is_some(), "{response}");
             assert_eq!(response.json()["error"]["data"]["reason"], "overloaded");
         }
-        assert_eq!(gateway.ask(&other.call("1", "echo", r#"{"message":"m"}"#)).status, 200);
-        println!("figure: {} of {} bodies of 900 KB fit --max-buffered 4 MiB, {layout:?}", slow.len(), 20 * layout.shards);
+        assert_eq!(
+            gateway
+                .ask(&other.call("1", "echo", r#"{"message":"m"}"#))
+                .status,
+            200
+        );
+        println!(
+            "figure: {} of {} bodies of 900 KB fit --max-buffered 4 MiB, {layout:?}",
+            slow.len(),
+            20 * layout.shards
+        );
         assert!(!slow.is_empty(), "not one body was let in");
         for (mut connection, rest) in slow {
             connection.send_to_the_wary(&rest);
@@ -262,7 +278,10 @@ fn reader_with_the_largest_backlog_goes_and_nobody_else() {
                 .next(false)
                 .unwrap_or_else(|| panic!("the connection of call {number} was closed"));
             let expected = format!("{number}-{key}");
-            assert!(response.result()["released"] == expected.as_str(), "call {number}");
+            assert!(
+                response.result()["released"] == expected.as_str(),
+                "call {number}"
+            );
         }
         for (number, mut connection) in idle.into_iter().enumerate() {
             connection.send_to_the_wary(session.post(ping_body("2")).bytes());
@@ -295,7 +314,9 @@ fn thousand_clients_that_stop_reading_cost_no_more_than_the_budget() {
         for number in 0..count {
             let mut connection = connect_lazily(gateway.address);
             let request = session.call(&number.to_string(), "big", r#"{"bytes":1048576}"#);
-            connection.write_all(&request.bytes()).expect("the gateway reads");
+            connection
+                .write_all(&request.bytes())
+                .expect("the gateway reads");
             lazy.push(connection);
             if number % 20 == 0 {
                 let echo = other.call("1", "echo", r#"{"message":"m"}"#);
@@ -315,12 +336,20 @@ fn thousand_clients_that_stop_reading_cost_no_more_than_the_budget() {
         assert!(peak < before + 400 * MIB, "{} MiB", peak / MIB);
         for mut connection in idle {
             connection.send_to_the_wary(session.post(ping_body("2")).bytes());
-            let response = connection.next(false).expect("an idle connection was closed");
+            let response = connection
+                .next(false)
+                .expect("an idle connection was closed");
             assert_eq!(response.status, 200);
         }
         let whole = lazy.into_iter().filter(|stream| is_whole(stream)).count();
-        println!("figure: {whole} of {count} stuck readers got all once they read on, {}", layout.driver);
-        assert!(whole >= 32, "only {whole} of the backlogs that had room were kept");
+        println!(
+            "figure: {whole} of {count} stuck readers got all once they read on, {}",
+            layout.driver
+        );
+        assert!(
+            whole >= 32,
+            "only {whole} of the backlogs that had room were kept"
+        );
         assert!(whole < 200, "{whole} MiB were kept");
     });
 }
@@ -328,7 +357,9 @@ fn thousand_clients_that_stop_reading_cost_no_more_than_the_budget() {
 /// Reads on to the end of one response of a MiB; false if the gateway had closed the connection.
 fn is_whole(stream: &TcpStream) -> bool {
     use std::io::Read;
-    stream.set_read_timeout(Some(support::GUARD)).expect("not zero");
+    stream
+        .set_read_timeout(Some(support::GUARD))
+        .expect("not zero");
     let mut stream = stream;
     let mut chunk = vec![0_u8; 256 << 10];
     let mut seen = 0;
@@ -358,7 +389,11 @@ fn ten_thousand_slow_bodies_are_bounded_and_hurt_nobody() {
         let echo = session.call("1", "echo", r#"{"message":"m"}"#);
         assert_eq!(bystander.ask(&echo).status, 200);
         let base = Base::of(&gateway);
-        let body = call_body("1", "echo", &json!({ "message": "m".repeat(200_000) }).to_string());
+        let body = call_body(
+            "1",
+            "echo",
+            &json!({ "message": "m".repeat(200_000) }).to_string(),
+        );
         let bytes = session.post(body).bytes();
         // Each has sent what fits a small buffer: the meanest size, since it costs the client little.
         let part = &bytes[..30_000];
@@ -410,12 +445,20 @@ fn ten_thousand_idle_connections_cost_little_and_no_time() {
             }
         }
         let more = resident_bytes(gateway.pid()).saturating_sub(base.resident_bytes);
-        println!("figure: idle connection {:.1} KiB, {}", more as f64 / 1_024.0 / count as f64, layout.driver);
+        println!(
+            "figure: idle connection {:.1} KiB, {}",
+            more as f64 / 1_024.0 / count as f64,
+            layout.driver
+        );
         assert!(more < 400 * MIB, "{} MiB", more / MIB);
         let (cpu, start) = (cpu_ms(gateway.pid()), Instant::now());
         std::thread::sleep(Duration::from_secs(2));
         let share = (cpu_ms(gateway.pid()) - cpu) as f64 / start.elapsed().as_millis() as f64;
-        println!("figure: processor with {count} idle connections {:.1} % of a core, {}", share * 100.0, layout.driver);
+        println!(
+            "figure: processor with {count} idle connections {:.1} % of a core, {}",
+            share * 100.0,
+            layout.driver
+        );
         let echo = session.call("1", "echo", r#"{"message":"m"}"#);
         assert_eq!(bystander.ask(&echo).status, 200);
         for connection in idle.iter_mut().step_by(97) {
@@ -444,7 +487,11 @@ fn idle_session_costs_little() {
         let before = resident_bytes(gateway.pid());
         open(20_000);
         let more = resident_bytes(gateway.pid()).saturating_sub(before);
-        println!("figure: idle session {} bytes, {}", more / 20_000, layout.driver);
+        println!(
+            "figure: idle session {} bytes, {}",
+            more / 20_000,
+            layout.driver
+        );
         assert!(more < 100 * MIB, "{} MiB", more / MIB);
     });
 }
@@ -467,7 +514,11 @@ fn five_thousand_calls_in_flight_are_all_answered() {
                 let mut connection = gateway.connect();
                 let session = &sessions[number % 10];
                 let arguments = json!({ "key": number.to_string() }).to_string();
-                connection.send(session.call(&number.to_string(), "hold", &arguments).bytes());
+                connection.send(
+                    session
+                        .call(&number.to_string(), "hold", &arguments)
+                        .bytes(),
+                );
                 if number % 100 == 0 {
                     assert_eq!(bystander.ask(&echo).status, 200);
                 }
@@ -486,7 +537,11 @@ fn five_thousand_calls_in_flight_are_all_answered() {
         assert_eq!(script.tool("release_all", &json!({}))["released"], count);
         for (number, connection) in held.iter_mut().enumerate() {
             let response = connection.response();
-            assert_eq!(response.result()["released"], number.to_string(), "{response}");
+            assert_eq!(
+                response.result()["released"],
+                number.to_string(),
+                "{response}"
+            );
         }
         drop(held);
         base.wait_until_back(&gateway);
@@ -500,9 +555,19 @@ fn calls_over_either_limit_are_refused_inside_the_session() {
         let scratch = Scratch::new();
         let journal = scratch.path("journal");
         let limit = 20 * layout.shards;
-        let flags = ["--max-calls", &limit.to_string(), "--max-calls-per-session", "5"];
-        let gateway = layout.start(&flags, Upstream::Python("scripted.py", &["--journal", &journal]));
-        let sessions: Vec<Session> = (0..(12 * layout.shards)).map(|_| Session::open(&gateway)).collect();
+        let flags = [
+            "--max-calls",
+            &limit.to_string(),
+            "--max-calls-per-session",
+            "5",
+        ];
+        let gateway = layout.start(
+            &flags,
+            Upstream::Python("scripted.py", &["--journal", &journal]),
+        );
+        let sessions: Vec<Session> = (0..(12 * layout.shards))
+            .map(|_| Session::open(&gateway))
+            .collect();
         let mut pending = Vec::new();
         for (number, session) in sessions.iter().enumerate() {
             for id in 0..7 {
@@ -523,7 +588,10 @@ fn calls_over_either_limit_are_refused_inside_the_session() {
                 let error = response.expect_error(200, -32603, Some(&id.to_string()));
                 assert_eq!(error["data"]["reason"], "overloaded", "{response}");
                 // The connection is not to blame, and lives on.
-                assert_eq!(connection.ask(&sessions[0].post(ping_body("1"))).status, 200);
+                assert_eq!(
+                    connection.ask(&sessions[0].post(ping_body("1"))).status,
+                    200
+                );
                 refused += 1;
                 false
             });
@@ -538,7 +606,10 @@ fn calls_over_either_limit_are_refused_inside_the_session() {
             let response = connection.response();
             let error = response.expect_error(200, -32603, Some(&id.to_string()));
             let reason = &error["data"]["reason"];
-            assert!(reason == "session_ended" || reason == "overloaded", "{response}");
+            assert!(
+                reason == "session_ended" || reason == "overloaded",
+                "{response}"
+            );
         }
         let fresh = Session::open(&gateway);
         assert!(gateway.ask(&fresh.call("1", "echo", "{}")).result()["content"].is_array());

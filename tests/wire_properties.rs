@@ -374,7 +374,7 @@ proptest! {
         }
         let owned = |line: Line<'_>| match line {
             Line::Text(text) => Ok(text.to_vec()),
-            Line::TooLong { bytes } => Err(bytes),
+            Line::TooLong { bytes, .. } => Err(bytes),
         };
         let mut buffer = LineBuffer::new(chunk, line_bytes_max);
         let (mut rest, mut lines) = (&stream[..], Vec::new());

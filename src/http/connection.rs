@@ -19,7 +19,7 @@ use super::inbound::Inbound;
 use super::response::{self, Manner};
 use super::shard::{Handover, Shard};
 use super::{exchange, listener};
-use crate::limits::{LINGER_BYTES_MAX, LINGER_MS, READ_BYTES_MAX};
+use crate::limits::{LINGER_BYTES_MAX, LINGER_MS, READ_BYTES_MIN};
 use crate::routing::time::Millis;
 use crate::runtime::clock;
 use crate::runtime::tasks;
@@ -247,7 +247,7 @@ impl Connection {
     /// no room.
     pub fn hold_body(&self, decoded: usize) -> bool {
         let bytes = self.inbound.capacity() + decoded;
-        bytes <= READ_BYTES_MAX || self.shard.hold_body(self.key, bytes)
+        bytes <= READ_BYTES_MIN || self.shard.hold_body(self.key, bytes)
     }
 
     /// The time for a body begins.

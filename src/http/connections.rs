@@ -198,27 +198,38 @@ impl Connections {
 
     /// The connection holds `bytes` for its body or its answers now.
     pub fn hold(&mut self, key: ConnectionKey, bytes: usize) {
-        let Some(entry) = self.entry(key) else {
+        let Some(entry) = self.entry(key).filter(|entry| !entry.is_evicted) else {
             return;
         };
         let before = std::mem::replace(&mut entry.held_bytes, bytes);
         self.held_bytes = self.held_bytes + bytes - before;
     }
 
+    /// The body that the connection holds has been used: only answers that wait
+    /// still count.
+    pub fn hold_answers(&mut self, key: ConnectionKey) {
+        let Some(entry) = self.entry(key) else {
+            return;
+        };
+        let bytes = entry.deliveries.iter().map(Delivery::bytes).sum();
+        self.hold(key, bytes);
+    }
+
     /// While more than `bytes_max` are held, the connection that holds the most
-    /// has to go. Returns how many went.
+    /// has to go. What it holds no longer counts: its task frees it on its next
+    /// turn, and no other connection may pay for it until then. Returns how many
+    /// went.
     pub fn evict_over(&mut self, bytes_max: usize) -> usize {
         let mut evicted = 0;
-        // What an evicted connection holds is free once its task has run.
-        let mut held = self.held_bytes;
-        while held > bytes_max {
+        while self.held_bytes > bytes_max {
             let candidates = self.table.iter_mut().map(|(_, entry)| entry);
             let largest = candidates
                 .filter(|entry| !entry.is_evicted)
                 .max_by_key(|entry| entry.held_bytes);
             let Some(entry) = largest else { break };
-            held = held.saturating_sub(entry.held_bytes);
+            self.held_bytes -= std::mem::take(&mut entry.held_bytes);
             entry.is_evicted = true;
+            entry.deliveries.clear();
             entry.wake();
             evicted += 1;
         }
@@ -270,7 +281,8 @@ impl Connections {
         let Some(entry) = self.entry(key) else {
             return false;
         };
-        if entry.exchange != to.exchange || matches!(entry.form, Form::Idle) {
+        let is_wanted = entry.exchange == to.exchange && !matches!(entry.form, Form::Idle);
+        if !is_wanted || entry.is_evicted {
             return false;
         }
         let delivery = make(&entry.form);
@@ -293,14 +305,11 @@ impl Connections {
         if !entry.deliveries.is_empty() {
             return Some(Wake::Deliveries(std::mem::take(&mut entry.deliveries)));
         }
-        if std::mem::take(&mut entry.is_due) {
-            return Some(Wake::Deadline);
-        }
         match &mut entry.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             empty => *empty = Some(cx.waker().clone()),
         }
-        None
+        std::mem::take(&mut entry.is_due).then_some(Wake::Deadline)
     }
 
     /// Whether the connection's deadline has passed; else its task is woken

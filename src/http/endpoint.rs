@@ -9,7 +9,7 @@ use super::shard::{ResponseMode, Shard};
 use crate::routing::calls::ReplyTo;
 use crate::routing::client::{Step, unsupported_era};
 use crate::routing::outcome::{Method, Outcome};
-use crate::routing::session::{SessionId, SessionKey};
+use crate::routing::session::{SessionId, SessionKey, TokenId};
 use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::clock;
 use crate::wire::reply::{self, Reason};
@@ -85,6 +85,7 @@ pub fn wants_sse(head: &Head, mode: ResponseMode) -> Option<bool> {
 struct Post<'a> {
     shard: &'a Shard,
     connection: ConnectionKey,
+    owner: TokenId,
     head: &'a Head,
     manner: &'a Manner,
 }
@@ -93,6 +94,7 @@ struct Post<'a> {
 pub fn post(
     shard: &Shard,
     connection: ConnectionKey,
+    owner: TokenId,
     head: &Head,
     manner: &Manner,
     text: &[u8],
@@ -100,6 +102,7 @@ pub fn post(
     let post = Post {
         shard,
         connection,
+        owner,
         head,
         manner,
     };
@@ -113,8 +116,14 @@ pub fn post(
     .unwrap_or_else(|refused| refused)
 }
 
-/// Finds the session that a head names, and checks the version header.
-pub fn session(shard: &Shard, head: &Head, id: Option<&[u8]>) -> Result<SessionKey, Verdict> {
+/// Finds the session that a head names, if it is `owner`'s, and checks the
+/// version header.
+pub fn session(
+    shard: &Shard,
+    head: &Head,
+    owner: TokenId,
+    id: Option<&[u8]>,
+) -> Result<SessionKey, Verdict> {
     let session_id = match head.session {
         SessionHeader::Absent => {
             return Err(Verdict::error(
@@ -127,7 +136,7 @@ pub fn session(shard: &Shard, head: &Head, id: Option<&[u8]>) -> Result<SessionK
         SessionHeader::Malformed => None,
         SessionHeader::Id(bits) => Some(SessionId(bits)),
     };
-    let key = session_id.and_then(|id| shard.state.borrow().sessions.find(id));
+    let key = session_id.and_then(|id| shard.state.borrow().sessions.find(id, owner));
     let Some(key) = key else {
         return Err(Verdict::error(
             404,
@@ -210,7 +219,7 @@ impl Post<'_> {
         let id = error.id.as_ref().map(|field| field.span.of(text));
         let code = error.fault.code();
         if code == reply::INVALID_PARAMS {
-            session(self.shard, self.head, id)?;
+            session(self.shard, self.head, self.owner, id)?;
             return Ok(Verdict::message(reply::error(
                 id,
                 code,
@@ -233,7 +242,7 @@ impl Post<'_> {
         if self.is_modern(text, envelope) {
             return Err(Verdict::refused(unsupported_era(id)));
         }
-        let session = session(self.shard, self.head, id)?;
+        let session = session(self.shard, self.head, self.owner, id)?;
         let form = match sse {
             Some(false) if is_request => Form::Json(self.manner.clone()),
             _ => Form::Messages,
@@ -304,7 +313,7 @@ impl Post<'_> {
             )));
         };
         let version = Version::negotiate(asked.as_bytes(), handshake.version);
-        let Ok(key) = self.shard.open_session(version) else {
+        let Ok(key) = self.shard.open_session(self.owner, version) else {
             return Err(Verdict::Now {
                 status: 503,
                 fields: b"retry-after: 1\r\n".to_vec(),
@@ -328,7 +337,7 @@ impl Post<'_> {
     fn batch(&self, text: &[u8]) -> Result<Verdict, Verdict> {
         let spans = scan::batch(text)
             .map_err(|fault| Verdict::error(400, None, fault.code(), fault.sentence()))?;
-        let session = session(self.shard, self.head, None)?;
+        let session = session(self.shard, self.head, self.owner, None)?;
         let refuse = |sentence| Verdict::error(400, None, reply::INVALID_REQUEST, sentence);
         let version = self
             .shard

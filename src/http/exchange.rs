@@ -1,6 +1,7 @@
 //! One request and its answer: the checks that need only the head, the body,
 //! the verdict of the endpoint, and the wait for what is in flight.
 
+use super::auth::Unauthorized;
 use super::chunked::ChunkedBody;
 use super::connection::{Came, Connection, Event};
 use super::connections::Delivery;
@@ -8,7 +9,7 @@ use super::endpoint::{self, Verdict};
 use super::guard::{HeadExtent, Refusal};
 use super::head::{Framing, Head, Method, SessionHeader};
 use super::response::{self, Manner, OriginAnswer};
-use crate::routing::session::SessionId;
+use crate::routing::session::{SessionId, TokenId};
 use crate::routing::upstream_id::UpstreamId;
 use crate::wire::headers::{CORS_ALLOW_HEADERS, CORS_ALLOW_METHODS, CORS_MAX_AGE};
 use crate::wire::reply::{self, Reason};
@@ -32,17 +33,20 @@ pub const ALLOWED: &[u8] = b"allow: POST, DELETE, OPTIONS\r\n";
 /// Serves the request whose head stands first in the unread bytes.
 pub async fn exchange(connection: &mut Connection, head: &Head, extent: HeadExtent) -> After {
     let manner = manner(connection, head);
-    if let Some(early) = early(connection, head) {
-        connection.inbound.consume(extent.len);
-        return answer_early(connection, head, manner, early).await;
-    }
+    let owner = match admit(connection, head) {
+        Ok(owner) => owner,
+        Err(early) => {
+            connection.inbound.consume(extent.len);
+            return answer_early(connection, head, manner, early).await;
+        }
+    };
     if let Some(owner) = owner_elsewhere(connection, head) {
         return After::HandOver(owner);
     }
     connection.inbound.consume(extent.len);
     match head.method {
-        Method::Delete => delete(connection, head, manner).await,
-        _ => post(connection, head, manner).await,
+        Method::Delete => delete(connection, head, manner, owner).await,
+        _ => post(connection, head, manner, owner).await,
     }
 }
 
@@ -80,8 +84,27 @@ impl Early {
     }
 }
 
-/// The checks on the head, in the order of the contract. `None`: go on, with
-/// POST or DELETE.
+impl From<Unauthorized> for Early {
+    fn from(refused: Unauthorized) -> Early {
+        Early {
+            status: 401,
+            fields: refused.fields().to_vec(),
+            body: refused.body(),
+        }
+    }
+}
+
+/// The checks on the head, in the order of the contract. The token comes first;
+/// a browser's preflight cannot carry one. `Ok`: go on, with POST or DELETE.
+fn admit(connection: &Connection, head: &Head) -> Result<TokenId, Early> {
+    let owner = match head.preflight {
+        true => TokenId::ANYONE,
+        false => connection.shard.authorize(head)?,
+    };
+    early(connection, head).map_or(Ok(owner), Err)
+}
+
+/// The checks behind the token.
 fn early(connection: &Connection, head: &Head) -> Option<Early> {
     let config = &connection.shard.config;
     if let Err(forbidden) = config.policy.check(head) {
@@ -92,7 +115,7 @@ fn early(connection: &Connection, head: &Head) -> Option<Early> {
     }
     match head.method {
         Method::Post => post_head(config.body_bytes_max, head),
-        Method::Delete => None,
+        Method::Delete => body_size(config.body_bytes_max, head),
         Method::Options => Some(options(head)),
         Method::Get | Method::Head | Method::Other => {
             let mut early = Early::error(405, "Method not allowed");
@@ -109,6 +132,10 @@ fn post_head(body_bytes_max: usize, head: &Head) -> Option<Early> {
     if head.content_encoded {
         return Some(Early::error(415, "Content-Encoding is not supported"));
     }
+    body_size(body_bytes_max, head)
+}
+
+fn body_size(body_bytes_max: usize, head: &Head) -> Option<Early> {
     match head.framing {
         Framing::Length(bytes) if bytes > body_bytes_max as u64 => Some(too_large(body_bytes_max)),
         _ => None,
@@ -297,13 +324,13 @@ async fn refuse_body(connection: &mut Connection, mut manner: Manner, no_body: N
     finish(connection, &manner, early.status, response).await
 }
 
-async fn delete(connection: &mut Connection, head: &Head, manner: Manner) -> After {
+async fn delete(connection: &mut Connection, head: &Head, manner: Manner, owner: TokenId) -> After {
     match read_body(connection, head).await {
         Ok(Body::InPlace(bytes)) => connection.inbound.consume(bytes),
         Ok(Body::Own(_)) => {}
         Err(no_body) => return refuse_body(connection, manner, no_body).await,
     }
-    let verdict = match endpoint::session(&connection.shard, head, None) {
+    let verdict = match endpoint::session(&connection.shard, head, owner, None) {
         Ok(session) => {
             connection.shard.end_session(session);
             Verdict::Now {
@@ -317,19 +344,32 @@ async fn delete(connection: &mut Connection, head: &Head, manner: Manner) -> Aft
     answer(connection, head, manner, verdict).await
 }
 
-async fn post(connection: &mut Connection, head: &Head, manner: Manner) -> After {
+async fn post(connection: &mut Connection, head: &Head, manner: Manner, owner: TokenId) -> After {
     let verdict = match read_body(connection, head).await {
         Ok(Body::InPlace(bytes)) => {
             let text = &connection.inbound.unread()[..bytes];
-            let verdict = endpoint::post(&connection.shard, connection.key, head, &manner, text);
+            let verdict = endpoint::post(
+                &connection.shard,
+                connection.key,
+                owner,
+                head,
+                &manner,
+                text,
+            );
             connection.inbound.consume(bytes);
             verdict
         }
-        Ok(Body::Own(text)) => {
-            endpoint::post(&connection.shard, connection.key, head, &manner, &text)
-        }
+        Ok(Body::Own(text)) => endpoint::post(
+            &connection.shard,
+            connection.key,
+            owner,
+            head,
+            &manner,
+            &text,
+        ),
         Err(no_body) => return refuse_body(connection, manner, no_body).await,
     };
+    connection.shard.hold_answers(connection.key);
     let after = answer(connection, head, manner, verdict).await;
     connection.shard.end_exchange(connection.key);
     after
@@ -464,7 +504,7 @@ async fn await_stream(
         if !stream.flush(connection).await {
             return gone(connection, calls);
         }
-        connection.shard.release(connection.key);
+        connection.shard.hold_answers(connection.key);
         connection.without_deadline();
         let Event::Deliveries(deliveries) = connection.event().await else {
             return gone(connection, calls);

@@ -140,7 +140,10 @@ pub fn read(bytes: &[u8], extent: HeadExtent) -> Result<Head, Refusal> {
             .content_type
             .is_some_and(|value| headers::is_json_media_type(value.as_bytes())),
         content_encoded: fields.content_encoding,
-        authorization: fields.authorization.cloned(),
+        authorization: fields.authorization.cloned().map(|mut value| {
+            value.set_sensitive(true); // its debug text is not the value
+            value
+        }),
         last_event_id: fields.last_event_id.cloned(),
         preflight: method == Method::Options && fields.origin.is_some() && fields.preflight_method,
     })

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::TcpListener as StdListener;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -118,7 +118,5 @@ fn borrow(stream: &TcpStream) -> std::os::fd::BorrowedFd<'_> {
 pub fn into_descriptor(stream: TcpStream) -> OwnedFd {
     use std::os::fd::{FromRawFd, IntoRawFd};
     // SAFETY: the descriptor is given up by the stream and owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(stream.into_raw_fd()) };
-    debug_assert!(fd.as_fd().try_clone_to_owned().is_ok());
-    fd
+    unsafe { OwnedFd::from_raw_fd(stream.into_raw_fd()) }
 }

@@ -1,6 +1,7 @@
 //! The downstream face: the listener, the request guard, the connection loop,
 //! the contract of the MCP endpoint, the responses.
 
+pub mod auth;
 pub mod chunked;
 pub mod codec;
 pub mod connection;
@@ -14,3 +15,4 @@ pub mod listener;
 pub mod policy;
 pub mod response;
 pub mod shard;
+pub mod token_file;

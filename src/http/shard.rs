@@ -9,14 +9,17 @@ use std::sync::Arc;
 
 use monoio::io::{CancelHandle, Canceller};
 
+use super::auth::Unauthorized;
 use super::connections::{ConnectionKey, Connections, Delivery, Form, Phase, Wake};
+use super::head::Head;
 use super::policy::Policy;
 use super::response::{self, DateLine};
+use super::token_file::TokenReader;
 use crate::routing::calls::{Call, ReplyTo};
 use crate::routing::drops::DropReason;
 use crate::routing::log_level::Level;
 use crate::routing::outcome::Outcome;
-use crate::routing::session::SessionKey;
+use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::{Ended, SessionsFull, ShardState};
 use crate::routing::time::Millis;
 use crate::routing::upstream_id::UpstreamId;
@@ -92,6 +95,8 @@ pub struct Shard {
     told_log_level: Cell<Option<Level>>,
     /// Ends the accept that is waiting.
     accepting: RefCell<Canceller>,
+    /// There where tokens are configured.
+    tokens: Option<TokenReader>,
     date: Cell<(u64, DateLine)>,
 }
 
@@ -109,6 +114,7 @@ impl Shard {
         lines_ready: Rc<Notify>,
         peers: Vec<Post<Handover>>,
         counters: Arc<Counters>,
+        tokens: Option<TokenReader>,
     ) -> Rc<Shard> {
         Rc::new(Shard {
             index,
@@ -122,6 +128,7 @@ impl Shard {
             counters,
             told_log_level: Cell::new(None),
             accepting: RefCell::default(),
+            tokens,
             date: Cell::new((u64::MAX, [0; 37])),
         })
     }
@@ -162,6 +169,11 @@ impl Shard {
         connections.hold(key, bytes);
         let waiting = self.state.borrow().outgoing.waiting_bytes();
         connections.held_bytes() + waiting <= self.config.buffered_bytes_max
+    }
+
+    /// The connection's body has been used; its answers still count.
+    pub fn hold_answers(&self, key: ConnectionKey) {
+        self.connections.borrow_mut().hold_answers(key);
     }
 
     /// The connection holds nothing any more.
@@ -246,12 +258,43 @@ impl Shard {
         self.connections.borrow_mut().set_deadline(key, due);
     }
 
+    /// Who sends this request. Without tokens everybody is the same.
+    pub fn authorize(&self, head: &Head) -> Result<TokenId, Unauthorized> {
+        let Some(tokens) = &self.tokens else {
+            return Ok(TokenId::ANYONE);
+        };
+        self.refresh_tokens();
+        tokens.check(head.authorization.as_ref().map(|value| value.as_bytes()))
+    }
+
+    /// Takes over tokens that have changed: sessions of those that are gone end.
+    /// Also before a check, since a busy shard's timers may be late.
+    fn refresh_tokens(&self) {
+        let gone = self.tokens.as_ref().map(TokenReader::refresh);
+        let Some(gone) = gone.filter(|gone| !gone.is_empty()) else {
+            return;
+        };
+        let mut ended = Vec::new();
+        let sessions = self.state.borrow_mut().end_sessions_of(&gone, &mut ended);
+        ended.iter().for_each(|ended| self.tell(ended));
+        self.notify_hub();
+        tracing::info!(
+            shard = self.index,
+            sessions,
+            "sessions of removed tokens ended"
+        );
+    }
+
     /// Opens a session of `version`, under an id from the system's random source.
-    pub fn open_session(&self, version: Version) -> Result<SessionKey, SessionsFull> {
+    pub fn open_session(
+        &self,
+        owner: TokenId,
+        version: Version,
+    ) -> Result<SessionKey, SessionsFull> {
         let draw = || uuid::Uuid::new_v4().as_u128();
         self.state
             .borrow_mut()
-            .open_session(version, clock::now(), draw)
+            .open_session(owner, version, clock::now(), draw)
     }
 
     /// The server's answer to call `id`: to the client that asked, with its own id.
@@ -330,6 +373,17 @@ impl Shard {
         });
     }
 
+    /// The server's answer to call `id` was over `--max-message`.
+    pub fn too_long(&self, id: UpstreamId) {
+        let call = self.state.borrow_mut().answered(id, clock::now());
+        if let Some(call) = call {
+            self.tell(&Ended {
+                call,
+                reason: Reason::TooLarge,
+            });
+        }
+    }
+
     /// The server reported progress on call `id`.
     pub fn progress(&self, id: UpstreamId) {
         self.state.borrow_mut().progressed(id, clock::now());
@@ -385,6 +439,7 @@ impl Shard {
     pub fn tick(&self) {
         self.set_gauges();
         let now = clock::now();
+        self.refresh_tokens();
         self.connections.borrow_mut().tick(now);
         let mut ended = Vec::new();
         self.state.borrow_mut().tick(now, &mut ended);

@@ -3,7 +3,6 @@
 //! that the same id twice in flight in one session is refused and a cancel
 //! finds its call.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -23,7 +22,9 @@ use crate::wire::scan::{Field, Shape};
 #[derive(Clone, Debug)]
 pub struct ClientId {
     raw: SmallVec<[u8; 24]>,
-    /// The decoded form of an id that was spelled with escapes.
+    /// What an id that was spelled with escapes is compared by: its decoded form
+    /// in quotes; or, for one that has none (a lone surrogate), its spelling
+    /// behind a zero byte, which stands in no JSON text.
     decoded: Option<Box<[u8]>>,
 }
 
@@ -32,7 +33,10 @@ impl ClientId {
     pub fn read(field: &Field, text: &[u8]) -> ClientId {
         let raw = field.span.of(text);
         let decoded = match field.shape {
-            Shape::String { escaped: true } => field.text(text).map(quoted),
+            Shape::String { escaped: true } => Some(match field.text(text) {
+                Some(decoded) => quoted(&decoded),
+                None => [b"\0", raw].concat().into_boxed_slice(),
+            }),
             _ => None,
         };
         ClientId {
@@ -53,7 +57,7 @@ impl ClientId {
     }
 }
 
-fn quoted(text: Cow<'_, str>) -> Box<[u8]> {
+fn quoted(text: &str) -> Box<[u8]> {
     let mut value = Vec::with_capacity(text.len() + 2);
     value.push(b'"');
     value.extend_from_slice(text.as_bytes());
@@ -244,14 +248,14 @@ impl Calls {
         session.newest_call.map(|slot| self.id_of(slot))
     }
 
-    /// Any call in flight.
-    pub fn any(&self) -> Option<(UpstreamId, SessionKey)> {
-        if self.is_empty() {
-            return None;
-        }
-        let slot = self.slots.iter().position(|slot| slot.call.is_some())?;
-        let call = self.slots[slot].call.as_ref()?;
-        Some((self.id_of(slot as u32), call.session))
+    /// Every call in flight, in one pass over the table.
+    pub fn all(&self) -> Vec<(UpstreamId, SessionKey)> {
+        let slots = self.slots.iter().enumerate();
+        let calls = slots.filter_map(|(slot, entry)| {
+            let call = entry.call.as_ref()?;
+            Some((self.id_of(slot as u32), call.session))
+        });
+        calls.collect()
     }
 
     /// Ends the call that `id` names. The slot's generation moves on, so that
@@ -299,7 +303,7 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::session::{SessionId, Sessions};
+    use crate::routing::session::{SessionId, Sessions, TokenId};
     use crate::routing::time::Millis;
     use crate::wire::scan::scan;
     use crate::wire::version::Version;
@@ -338,8 +342,8 @@ mod tests {
     impl Table {
         fn new(max: usize) -> (Table, SessionKey, SessionKey) {
             let mut sessions = Sessions::new(9, seeds());
-            let one = sessions.open(SessionId(1), Version::NEWEST, Millis(0));
-            let two = sessions.open(SessionId(2), Version::NEWEST, Millis(0));
+            let one = sessions.open(SessionId(1), TokenId::ANYONE, Version::NEWEST, Millis(0));
+            let two = sessions.open(SessionId(2), TokenId::ANYONE, Version::NEWEST, Millis(0));
             let calls = Calls::new(0, max, seeds());
             (Table { sessions, calls }, one, two)
         }
@@ -365,6 +369,8 @@ mod tests {
         table.begin(two, r#""a""#).unwrap();
         table.begin(one, "1").unwrap();
         table.begin(one, r#""1""#).unwrap();
+        table.begin(one, r#""\ud800""#).unwrap();
+        table.begin(one, r#""\\ud800""#).unwrap();
         table.end(one, first).unwrap();
         let again = table.begin(one, r#""\u0061""#).unwrap();
         let call = table.end(one, again).unwrap();

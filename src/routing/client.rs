@@ -82,6 +82,11 @@ impl ShardState {
                 reply::METHOD_NOT_FOUND,
                 "Resource subscriptions are not offered",
             )),
+            Request::Notification => Step::Answer(reply::error(
+                Some(id),
+                reply::METHOD_NOT_FOUND,
+                "A notification has no id",
+            )),
             Request::Tasks => Step::Answer(reply::error(
                 Some(id),
                 reply::METHOD_NOT_FOUND,
@@ -247,6 +252,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::routing::session::TokenId;
     use crate::routing::shard::ShardLimits;
     use crate::routing::time::Millis;
     use crate::wire::handshake::{Handshake, Offer};
@@ -297,7 +303,7 @@ mod tests {
             self.draws += 1;
             let draw = self.draws;
             self.state
-                .open_session(Version::NEWEST, self.now, || draw)
+                .open_session(TokenId::ANYONE, Version::NEWEST, self.now, || draw)
                 .unwrap()
         }
 
@@ -532,6 +538,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
             r#"{"jsonrpc":"2.0","id":8,"result":{}}"#,
             r#"{"jsonrpc":"2.0","id":9,"error":{"code":1,"message":"x"}}"#,
+            r#"{"jsonrpc":"2.0","id":10,"method":"notifications/cancelled","params":{"requestId":257}}"#,
         ] {
             assert!(
                 !matches!(bench.send(session, text).0, Step::InFlight(_)),

@@ -9,6 +9,7 @@ pub mod calls;
 pub mod client;
 pub mod drops;
 pub mod log_level;
+pub mod long_line;
 pub mod outcome;
 pub mod outgoing;
 pub mod server_line;

@@ -114,7 +114,7 @@ impl From<Reason> for Outcome {
         match reason {
             Reason::UpstreamDown => Outcome::UpstreamDown,
             Reason::Timeout => Outcome::Timeout,
-            Reason::Overloaded => Outcome::Overloaded,
+            Reason::Overloaded | Reason::TooLarge => Outcome::Overloaded,
             Reason::SessionEnded => Outcome::SessionEnded,
             Reason::Cancelled => Outcome::Cancelled,
             Reason::Draining => Outcome::Draining,

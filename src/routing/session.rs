@@ -38,10 +38,21 @@ impl SessionId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SessionKey(pub u32);
 
+/// The name of the bearer token under which a session was opened, as a number
+/// that is never used for another name. Only its owner may use a session.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TokenId(pub u32);
+
+impl TokenId {
+    /// No tokens are configured: whoever asks. Never the id of a token.
+    pub const ANYONE: TokenId = TokenId(0);
+}
+
 /// One session.
 #[derive(Debug)]
 pub struct Session {
     pub id: SessionId,
+    pub owner: TokenId,
     /// The version that `initialize` settled; it governs, whatever a header says.
     pub version: Version,
     /// Calls in flight.
@@ -91,9 +102,16 @@ impl Sessions {
     }
 
     /// Opens a session under a fresh id.
-    pub fn open(&mut self, id: SessionId, version: Version, now: Millis) -> SessionKey {
+    pub fn open(
+        &mut self,
+        id: SessionId,
+        owner: TokenId,
+        version: Version,
+        now: Millis,
+    ) -> SessionKey {
         let key = SessionKey(self.table.insert(Session {
             id,
+            owner,
             version,
             calls: 0,
             newest_call: None,
@@ -107,8 +125,19 @@ impl Sessions {
         key
     }
 
-    pub fn find(&self, id: SessionId) -> Option<SessionKey> {
-        self.by_id.get(&id).copied()
+    /// The session `id` of `owner`; that of another is as unknown as none.
+    pub fn find(&self, id: SessionId, owner: TokenId) -> Option<SessionKey> {
+        let key = *self.by_id.get(&id)?;
+        (self.get(key)?.owner == owner).then_some(key)
+    }
+
+    /// The sessions of these owners. Looks at every session.
+    pub fn of_owners(&self, owners: &[TokenId]) -> Vec<SessionKey> {
+        let theirs = self
+            .table
+            .iter()
+            .filter(|(_, session)| owners.contains(&session.owner));
+        theirs.map(|(key, _)| SessionKey(key as u32)).collect()
     }
 
     /// The keys of all sessions.
@@ -166,10 +195,23 @@ mod tests {
     #[test]
     fn a_closed_session_is_found_by_nobody() {
         let mut sessions = Sessions::new(2, ahash::RandomState::with_seeds(1, 2, 3, 4));
-        let key = sessions.open(SessionId(7), Version::NEWEST, Millis(0));
-        assert_eq!(sessions.find(SessionId(7)), Some(key));
+        let key = sessions.open(SessionId(7), TokenId::ANYONE, Version::NEWEST, Millis(0));
+        assert_eq!(sessions.find(SessionId(7), TokenId::ANYONE), Some(key));
         sessions.close(key);
-        assert_eq!(sessions.find(SessionId(7)), None);
+        assert_eq!(sessions.find(SessionId(7), TokenId::ANYONE), None);
         assert!(sessions.is_empty());
+    }
+
+    #[test]
+    fn a_session_is_found_by_its_owner_only() {
+        let mut sessions = Sessions::new(3, ahash::RandomState::with_seeds(1, 2, 3, 4));
+        let (alice, bob) = (TokenId(1), TokenId(2));
+        let hers = sessions.open(SessionId(7), alice, Version::NEWEST, Millis(0));
+        let his = sessions.open(SessionId(8), bob, Version::NEWEST, Millis(0));
+        assert_eq!(sessions.find(SessionId(7), alice), Some(hers));
+        for stranger in [bob, TokenId::ANYONE] {
+            assert_eq!(sessions.find(SessionId(7), stranger), None);
+        }
+        assert_eq!(sessions.of_owners(&[bob, TokenId(3)]), [his]);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::calls::{Call, Calls, ReplyTo};
 use super::log_level::{Asked, Level};
 use super::outgoing::Outgoing;
-use super::session::{SessionId, SessionKey, Sessions};
+use super::session::{SessionId, SessionKey, Sessions, TokenId};
 use super::time::Millis;
 use super::upstream_id::UpstreamId;
 use super::wheel::Wheel;
@@ -133,7 +133,7 @@ impl ShardState {
     pub fn upstream_down(&mut self, ended: &mut Vec<Ended>) {
         self.epoch = None;
         self.outgoing.clear();
-        while let Some((id, session)) = self.calls.any() {
+        for (id, session) in self.calls.all() {
             if let Some(session) = self.sessions.get_mut(session)
                 && let Some(call) = self.calls.end(session, id)
             {
@@ -159,6 +159,7 @@ impl ShardState {
     /// Opens a session of `version`. `draw` gives random version 4 UUIDs.
     pub fn open_session(
         &mut self,
+        owner: TokenId,
         version: Version,
         now: Millis,
         draw: impl FnMut() -> u128,
@@ -167,7 +168,7 @@ impl ShardState {
             return Err(SessionsFull);
         }
         let id = SessionId::mint(self.shard, self.shards, draw);
-        let key = self.sessions.open(id, version, now);
+        let key = self.sessions.open(id, owner, version, now);
         let due = now.after(self.limits.session_unused_ms);
         if let Some(session) = self.sessions.get_mut(key) {
             self.session_wheel.set(&mut session.deadline, key, due);
@@ -202,6 +203,13 @@ impl ShardState {
     /// The most verbose log level that a session of this shard asks for.
     pub fn log_level(&self) -> Option<Level> {
         self.log_levels.most_verbose()
+    }
+
+    /// Ends every session of these owners. Returns how many there were.
+    pub fn end_sessions_of(&mut self, owners: &[TokenId], ended: &mut Vec<Ended>) -> usize {
+        let theirs = self.sessions.of_owners(owners);
+        theirs.iter().for_each(|key| self.end_session(*key, ended));
+        theirs.len()
     }
 
     /// Ends a call from this side. The server is told if it had been asked; a

@@ -14,6 +14,7 @@ use super::hub_thread::{self, HubOrder};
 use super::shard_thread;
 use crate::cli::Config;
 use crate::http::shard::{FaceConfig, Handover};
+use crate::http::token_file::{TokenCell, TokenReader};
 use crate::limits::{HANDOVERS_MAX, MAILBOX_BATCHES};
 use crate::routing::shard::ShardLimits;
 use crate::runtime::bell::{Bell, Post, mailbox};
@@ -56,6 +57,7 @@ pub(super) struct ShardPlan {
     pub(super) letters: Letters<ToShard>,
     pub(super) lines: Post<Lines>,
     pub(super) counters: Arc<Counters>,
+    pub(super) tokens: Option<TokenReader>,
 }
 
 /// What the hub is made of.
@@ -70,6 +72,7 @@ pub(super) struct HubPlan {
 impl Plan {
     pub(super) fn new(
         config: Config,
+        tokens: Option<Arc<TokenCell>>,
         listeners: Vec<TcpListener>,
         events: Sender<Event>,
     ) -> std::io::Result<(Plan, Posts)> {
@@ -107,6 +110,7 @@ impl Plan {
                 letters,
                 lines,
                 counters: Arc::default(),
+                tokens: tokens.as_ref().map(TokenCell::reader),
             });
         }
         let plan = Plan {

@@ -45,6 +45,7 @@ pub(super) async fn run(
         lines_ready.clone(),
         plan.peers,
         plan.counters,
+        plan.tokens,
     );
     let waiter = BellWaiter::new(plan.bell, driver)?;
     let listener = listener::adopt(plan.listener, driver)?;
@@ -120,6 +121,7 @@ impl LocalShard for Face {
             Kind::Result => self.shard.answer(id, span, message, Outcome::Ok),
             Kind::Error => self.shard.answer(id, span, message, Outcome::Error),
             Kind::Progress => self.shard.progress(id),
+            Kind::TooLong => self.shard.too_long(id),
         }
     }
 

@@ -17,8 +17,9 @@ use crate::limits::{
 };
 use crate::routing::drops::DropReason;
 use crate::routing::log_level::LogLevel;
+use crate::routing::long_line;
 use crate::routing::server_line::{Route, route};
-use crate::routing::upstream_id::UpstreamId;
+use crate::routing::upstream_id::{Owner, UpstreamId};
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
@@ -28,6 +29,7 @@ use crate::runtime::tasks;
 use crate::wire::handshake::{Handshake, HandshakeError, Offer};
 use crate::wire::lines::{Line, LineBuffer};
 use crate::wire::reply::json_string;
+use crate::wire::span::Span;
 use crate::wire::version::Version;
 
 /// The hub's ends of the server's stdin and stdout.
@@ -53,6 +55,8 @@ pub enum HubEvent {
     Open(Arc<Handshake>),
     /// The handshake failed.
     Failed(OpenError),
+    /// The server takes nothing any more: its stdin is closed. It is to be ended.
+    Deaf,
     /// The server's stdout has ended, or reading it failed. Every call in
     /// flight has been answered; the server is to be ended.
     Closed(Option<io::Error>),
@@ -252,9 +256,8 @@ impl Hub {
     fn line(&self, line: Line<'_>) {
         let text = match line {
             Line::Text(text) => text,
-            Line::TooLong { bytes } => {
-                self.drop_message(DropReason::TooLong);
-                tracing::warn!(bytes, "a line of the server is over --max-message, skipped");
+            Line::TooLong { bytes, head, tail } => {
+                self.too_long(bytes, long_line::answered_call(head, tail));
                 return;
             }
         };
@@ -304,6 +307,25 @@ impl Hub {
                     );
                 }
             }
+        }
+    }
+
+    /// An over-long line was skipped. If it is clear whose answer it was, that
+    /// call is told.
+    fn too_long(&self, bytes: usize, answered: Option<UpstreamId>) {
+        self.drop_message(DropReason::TooLong);
+        let is_known = answered.is_some();
+        tracing::warn!(
+            bytes,
+            is_known,
+            "a line of the server is over --max-message, skipped"
+        );
+        let mut links = self.links.borrow_mut();
+        let Some(id) = answered else { return };
+        if let Owner::Shard(shard) = id.owner()
+            && shard < links.len()
+        {
+            links[shard].message(Kind::TooLong, id, Span { start: 0, end: 0 }, b"");
         }
     }
 
@@ -393,10 +415,10 @@ impl Hub {
                 bytes = back;
                 match result {
                     Ok(n) if n > 0 => from += n,
-                    // The server does not take anything any more. Its stdout
-                    // tells when it has ended.
                     _ => {
-                        tracing::warn!("the server has closed its stdin");
+                        if !self.stop_writing.get() {
+                            (self.report)(HubEvent::Deaf);
+                        }
                         return;
                     }
                 }

@@ -58,6 +58,8 @@ pub enum Kind {
     /// The server's own error.
     Error,
     Progress,
+    /// The server's answer was over `--max-message`; there is no text.
+    TooLong,
 }
 
 impl Messages {

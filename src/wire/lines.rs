@@ -8,14 +8,19 @@ use memchr::memchr;
 /// Holds a line of 1 MiB, whose repeated growth would cost page faults on every such line.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 
+/// Bytes that are kept of either end of an over-long line.
+pub const ENDS_BYTES: usize = 256;
+
 /// One line of the stream, without its LF and a CR before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     Text(&'a [u8]),
     /// A line over the limit, reported once, when its end has been seen. `bytes` is its length
-    /// without the LF; none of it was kept.
+    /// without the LF; of its text only the first and last [`ENDS_BYTES`] were kept.
     TooLong {
         bytes: usize,
+        head: &'a [u8],
+        tail: &'a [u8],
     },
 }
 
@@ -33,6 +38,9 @@ pub struct LineBuffer {
     searched: usize,
     /// Length so far of the over-long line that is being skipped.
     skipped: Option<usize>,
+    /// The ends of the over-long line, as far as they were seen.
+    head: Vec<u8>,
+    tail: Vec<u8>,
     is_lent: bool,
     read_chunk_bytes: usize,
     line_bytes_max: usize,
@@ -49,6 +57,8 @@ impl LineBuffer {
             start: 0,
             searched: 0,
             skipped: None,
+            head: Vec::new(),
+            tail: Vec::new(),
             is_lent: false,
             read_chunk_bytes,
             line_bytes_max,
@@ -115,9 +125,15 @@ impl LineBuffer {
     }
 
     fn line(&mut self, start: usize, end: usize) -> Line<'_> {
-        let bytes = self.skipped.take().unwrap_or(0) + (end - start);
+        let bytes = self.skipped.unwrap_or(0) + (end - start);
         if bytes > self.line_bytes_max {
-            return Line::TooLong { bytes };
+            self.keep_ends(start, end);
+            self.skipped = None;
+            return Line::TooLong {
+                bytes,
+                head: &self.head,
+                tail: &self.tail,
+            };
         }
         let text = &self.bytes[start..end];
         Line::Text(text.strip_suffix(b"\r").unwrap_or(text))
@@ -127,9 +143,26 @@ impl LineBuffer {
     fn skip_if_too_long(&mut self) {
         let bytes = self.skipped.unwrap_or(0) + (self.bytes.len() - self.start);
         if bytes > self.line_bytes_max {
+            self.keep_ends(self.start, self.bytes.len());
             self.skipped = Some(bytes);
             self.start = self.bytes.len();
         }
+    }
+
+    /// Keeps the ends of an over-long line, of which `start..end` is the part now in the buffer.
+    fn keep_ends(&mut self, start: usize, end: usize) {
+        let part = &self.bytes[start..end];
+        if self.skipped.is_none() {
+            self.head.clear();
+            self.tail.clear();
+        }
+        let missing = ENDS_BYTES - self.head.len();
+        self.head
+            .extend_from_slice(&part[..missing.min(part.len())]);
+        self.tail
+            .extend_from_slice(&part[part.len().saturating_sub(ENDS_BYTES)..]);
+        let surplus = self.tail.len().saturating_sub(ENDS_BYTES);
+        self.tail.drain(..surplus);
     }
 
     /// Makes room for a read, by forgetting handed-out lines where that is enough, else by
@@ -180,7 +213,7 @@ mod tests {
     fn taken(line: Line<'_>) -> Taken {
         match line {
             Line::Text(text) => Taken::Text(text.to_vec()),
-            Line::TooLong { bytes } => Taken::TooLong(bytes),
+            Line::TooLong { bytes, .. } => Taken::TooLong(bytes),
         }
     }
 
@@ -237,6 +270,26 @@ mod tests {
             feed(&mut buffer, b"x\nnext\n"),
             [Taken::TooLong(8_001), text("next")]
         );
+    }
+
+    #[test]
+    fn the_ends_of_an_over_long_line_are_kept_however_it_arrives() {
+        let line: Vec<u8> = (0..2_000u32).map(|n| b'a' + (n % 23) as u8).collect();
+        let stream = [&line[..], b"\n"].concat();
+        for chunk in [1, 7, 300, 2_001] {
+            let mut buffer = LineBuffer::new(chunk, 1_000);
+            let mut ends = None;
+            for part in stream.chunks(chunk) {
+                let (mut bytes, filled) = buffer.lend();
+                bytes.extend_from_slice(part);
+                buffer.restore(bytes, filled + part.len());
+                if let Some(Line::TooLong { head, tail, .. }) = buffer.next_line() {
+                    ends = Some((head.to_vec(), tail.to_vec()));
+                }
+            }
+            let expected = (line[..256].to_vec(), line[2_000 - 256..].to_vec());
+            assert_eq!(ends, Some(expected), "chunks of {chunk}");
+        }
     }
 
     #[test]

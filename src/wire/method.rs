@@ -20,6 +20,9 @@ pub enum Request {
     Tasks,
     /// `server/discover` and `subscriptions/listen`: the modern era.
     Modern,
+    /// A notification's name on a request: a server that looks only at the name
+    /// would take it for one, with ids that are not the server's.
+    Notification,
     /// Every other method.
     Forwarded,
 }
@@ -35,6 +38,7 @@ impl Request {
             "resources/unsubscribe" => Request::Unsubscribe,
             "server/discover" | "subscriptions/listen" => Request::Modern,
             _ if method.starts_with("tasks/") => Request::Tasks,
+            _ if method.starts_with("notifications/") => Request::Notification,
             _ => Request::Forwarded,
         }
     }

@@ -24,6 +24,8 @@ pub enum Reason {
     Timeout,
     /// A limit was reached; trying again later may work.
     Overloaded,
+    /// The server's answer is over `--max-message`; `overloaded` on the wire.
+    TooLarge,
     /// The session ended while the call was in flight.
     SessionEnded,
     /// The client withdrew the call.
@@ -38,7 +40,7 @@ impl Reason {
         match self {
             Reason::UpstreamDown => "upstream_down",
             Reason::Timeout => "timeout",
-            Reason::Overloaded => "overloaded",
+            Reason::Overloaded | Reason::TooLarge => "overloaded",
             Reason::SessionEnded => "session_ended",
             Reason::Cancelled => "cancelled",
             Reason::Draining => "draining",
@@ -51,6 +53,9 @@ impl Reason {
             Reason::UpstreamDown => "The upstream server is not available",
             Reason::Timeout => "The upstream server did not answer in time",
             Reason::Overloaded => "The gateway is overloaded, try again later",
+            Reason::TooLarge => {
+                "The answer of the upstream server is over the limit (--max-message)"
+            }
             Reason::SessionEnded => "The session has ended",
             Reason::Cancelled => "The request was cancelled",
             Reason::Draining => "The gateway is shutting down",
