@@ -44,7 +44,7 @@ pub enum Command {
     /// Be the demo MCP server on stdin and stdout
     DemoServer,
     #[command(name = crate::upstream::guard::SUBCOMMAND, hide = true)]
-    UpstreamGuard,
+    UpstreamGuard(crate::upstream::guard::GuardArguments),
 }
 
 /// Where the hub lives.
@@ -392,7 +392,9 @@ impl ServeFlags {
             sessions_max: self.max_sessions.div_ceil(shards),
             calls_max: self.max_calls.div_ceil(shards),
             calls_per_session_max: self.max_calls_per_session,
-            waiting_bytes_max: self.max_buffered,
+            // The other half stays free for bodies and answers: a server that
+            // takes nothing must not keep clients from being told so.
+            waiting_bytes_max: self.max_buffered.div_ceil(2),
             request_timeout_ms: milliseconds(self.request_timeout),
             request_timeout_max_ms: milliseconds(self.request_timeout_max),
             session_ttl_ms: milliseconds(self.session_ttl),

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(1, &format!("the demo server failed: {error}")),
         },
-        Command::UpstreamGuard => upstream::guard::run(),
+        Command::UpstreamGuard(arguments) => upstream::guard::run(arguments),
     }
 }
 

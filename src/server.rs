@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGCHLD, SIGHUP};
+use signal_hook::consts::SIGHUP;
 
 use crate::admin::{self, Readiness};
 use crate::cli::Config;
@@ -25,7 +25,7 @@ use crate::http::token_file::{TokenCell, TokenFile, TokenFileError};
 use crate::runtime::bell::{Post, PostError};
 use crate::runtime::clock;
 use crate::runtime::driver::Driver;
-use crate::upstream::child::{self, StartError};
+use crate::upstream::child::StartError;
 use crate::upstream::hub::{HubEvent, OpenError};
 use crate::upstream::letters::ToShard;
 use crate::wire::handshake::Handshake;
@@ -90,7 +90,6 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
         .map(TokenFile::open)
         .transpose()?;
     let open_files = raise_open_files();
-    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let (events, heard) = channel();
     watch_signals(events.clone()).map_err(setup("the signals"))?;
     let (address, listeners) = listen::listen(config.listen, config.shards)?;
@@ -253,7 +252,7 @@ impl Running {
                 Ok(Event::ServerEnded { how, .. }) => {
                     return Err(ServerError::EndedEarly(self.upstream.name(), how));
                 }
-                Ok(Event::Signal(SIGHUP | SIGCHLD) | Event::Drained) => {}
+                Ok(Event::Signal(SIGHUP) | Event::Drained) => {}
                 Ok(Event::Signal(_)) => return Ok(None),
                 Ok(Event::ThreadEnded { thread, how }) => {
                     return Err(ServerError::Thread(thread, how));
@@ -288,7 +287,6 @@ impl Running {
             };
             match event {
                 Some(Event::Signal(SIGHUP)) => tracing::info!("SIGHUP has no meaning yet"),
-                Some(Event::Signal(SIGCHLD)) => child::reap_orphans(&self.upstream.own_processes()),
                 Some(Event::Signal(signal)) => {
                     tracing::info!(signal, "draining; a second signal ends at once");
                     return self.drain();
@@ -358,7 +356,7 @@ impl Running {
             let patience = deadline.saturating_duration_since(Instant::now());
             match self.heard.recv_timeout(patience) {
                 Ok(Event::Drained) => left -= 1,
-                Ok(Event::Signal(SIGHUP | SIGCHLD)) => {}
+                Ok(Event::Signal(SIGHUP)) => {}
                 Ok(Event::Signal(_)) => {
                     tracing::warn!("a second signal: ending at once");
                     break;

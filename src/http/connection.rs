@@ -224,14 +224,14 @@ impl Connection {
                 Some(Wake::Evicted) => return Poll::Ready(Event::Broken),
                 Some(Wake::Deadline) | None => {}
             }
-            match inbound.poll_watch(cx) {
-                Poll::Ready(Err(_)) => Poll::Ready(Event::Broken),
-                Poll::Ready(Ok(0)) if !had_ended => Poll::Ready(Event::End),
-                Poll::Ready(Ok(n)) => {
-                    shard.counters.received_bytes.add(n as u64);
-                    Poll::Pending
+            loop {
+                match inbound.poll_watch(cx) {
+                    Poll::Ready(Err(_)) => return Poll::Ready(Event::Broken),
+                    Poll::Ready(Ok(0)) if !had_ended => return Poll::Ready(Event::End),
+                    // Once ended no further read is started, so this ends.
+                    Poll::Ready(Ok(n)) => shard.counters.received_bytes.add(n as u64),
+                    Poll::Pending => return Poll::Pending,
                 }
-                Poll::Pending => Poll::Pending,
             }
         })
         .await
@@ -329,9 +329,7 @@ impl Connection {
     /// Gives the connection, with what is unread, to the shard that owns the
     /// session that it speaks for.
     async fn hand_over(mut self, owner: usize) {
-        // A head is only looked at when its read is done, so nothing is armed
-        // and the halves come together.
-        let (Some((read, unread)), Some(write)) = (self.inbound.take(), self.outbound.take())
+        let (Some((read, unread)), Some(write)) = (self.inbound.take().await, self.outbound.take())
         else {
             return;
         };

@@ -205,6 +205,17 @@ impl Connections {
         self.held_bytes = self.held_bytes + bytes - before;
     }
 
+    /// The connection is about to hold `bytes` for its body. False, and nothing
+    /// changes, if more than `bytes_max` would be held then.
+    pub fn try_hold(&mut self, key: ConnectionKey, bytes: usize, bytes_max: usize) -> bool {
+        let before = self.entry(key).map_or(0, |entry| entry.held_bytes);
+        let fits = self.held_bytes + bytes - before.min(bytes) <= bytes_max;
+        if fits {
+            self.hold(key, bytes);
+        }
+        fits
+    }
+
     /// The body that the connection holds has been used: only answers that wait
     /// still count.
     pub fn hold_answers(&mut self, key: ConnectionKey) {

@@ -165,10 +165,9 @@ impl Shard {
     /// The connection holds `bytes` of its body. False if the shard has no
     /// room for it.
     pub fn hold_body(&self, key: ConnectionKey, bytes: usize) -> bool {
-        let mut connections = self.connections.borrow_mut();
-        connections.hold(key, bytes);
         let waiting = self.state.borrow().outgoing.waiting_bytes();
-        connections.held_bytes() + waiting <= self.config.buffered_bytes_max
+        let room = self.config.buffered_bytes_max.saturating_sub(waiting);
+        self.connections.borrow_mut().try_hold(key, bytes, room)
     }
 
     /// The connection's body has been used; its answers still count.

@@ -1,13 +1,13 @@
 //! What the main thread hears, from the hub, the shards, the waiting thread of
 //! the server's process, and the kernel.
 
-use std::process::Child;
 use std::sync::mpsc::Sender;
 
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::runtime::driver::Driver;
 use crate::runtime::tasks;
+use crate::upstream::child::ServerEnd;
 use crate::upstream::hub::HubEvent;
 
 /// Something that the main thread decides about.
@@ -51,7 +51,7 @@ pub(super) fn spawn_vital(
 /// Turns signals into events. SIGHUP is taken so that it does not end the
 /// process; it means nothing yet.
 pub(super) fn watch_signals(events: Sender<Event>) -> std::io::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD])?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     std::thread::Builder::new()
         .name("ringway-signals".into())
         .spawn(move || {
@@ -64,19 +64,16 @@ pub(super) fn watch_signals(events: Sender<Event>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Waits for the process of child number `number` on a thread of its own.
+/// Waits for the end of child number `number` on a thread of its own.
 pub(super) fn wait_for_child(
     number: u64,
-    mut process: Child,
+    end: ServerEnd,
     events: Sender<Event>,
 ) -> std::io::Result<()> {
     std::thread::Builder::new()
         .name("ringway-wait".into())
         .spawn(move || {
-            let how = match process.wait() {
-                Ok(status) => status.to_string(),
-                Err(error) => error.to_string(),
-            };
+            let how = end.wait();
             let _ = events.send(Event::ServerEnded { number, how });
         })?;
     Ok(())

@@ -23,8 +23,6 @@ pub(super) struct Upstream {
     hub: Post<HubOrder>,
     /// Which child this is, counted from 1.
     number: u64,
-    /// The processes of the child that was started last.
-    processes: [u32; 2],
     life: Life,
     back_off: BackOff,
 }
@@ -56,7 +54,6 @@ impl Upstream {
             events,
             hub,
             number: 0,
-            processes: [0; 2],
             life: Life::Resting {
                 start: Millis::default(),
             },
@@ -73,9 +70,8 @@ impl Upstream {
     pub(super) fn start(&mut self, now: Millis) -> Result<(), StartError> {
         let started = child::start(&self.command, self.open_files)?;
         self.number += 1;
-        self.processes = started.group.processes();
         stderr::relay(started.stderr).map_err(StartError::Thread)?;
-        wait_for_child(self.number, started.process, self.events.clone())
+        wait_for_child(self.number, started.end, self.events.clone())
             .map_err(StartError::Thread)?;
         let timeout = u64::try_from(self.start_timeout.as_millis()).unwrap_or(u64::MAX);
         self.life = Life::Starting {
@@ -154,11 +150,6 @@ impl Upstream {
     /// Whether this is about the child that runs now.
     pub(super) fn is_current(&self, number: u64) -> bool {
         number == self.number
-    }
-
-    /// Processes that somebody waits for already, not to be reaped by others.
-    pub(super) fn own_processes(&self) -> [u32; 2] {
-        self.processes
     }
 
     /// Stops the server politely: its stdin is closed, then signals. `ended`

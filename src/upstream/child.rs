@@ -1,16 +1,19 @@
-//! The server's process: started with pipes of its own, in a process group that
-//! a guard watches, with nothing of Ringway's inherited but those pipes. Must
-//! be started from a thread that is not pinned and lives as long as the child.
+//! The server's process as Ringway sees it: started through a guard process
+//! (see [`super::guard`]) with pipes of its own, with nothing of Ringway's
+//! inherited but those. Must be started from a thread that is not pinned and
+//! lives as long as the child.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, BufRead, BufReader};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::guard;
 use super::hub::ServerPipes;
@@ -28,50 +31,62 @@ pub struct ServerCommand {
 /// A server that has been started.
 #[derive(Debug)]
 pub struct Started {
-    /// The process, for one thread to wait for.
-    pub process: Child,
+    /// Says how the server ended, for one thread to wait for.
+    pub end: ServerEnd,
     /// Its group, for stopping it.
     pub group: Group,
     pub pipes: ServerPipes,
     pub stderr: OwnedFd,
 }
 
-/// The server's process group. Dropping it kills what is left of the group.
+/// The server and all that came from it. Dropping it kills what is left.
 #[derive(Debug)]
 pub struct Group {
     guard: Child,
-    /// The server's own process, which its waiting thread reaps.
-    server: u32,
+    socket: UnixStream,
 }
+
+/// Where the guard says how the server ended.
+#[derive(Debug)]
+pub struct ServerEnd(BufReader<UnixStream>);
 
 /// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("cannot run {label:?}: {source}")]
-    Command { label: String, source: io::Error },
+    #[error("cannot run {label:?}: {reason}")]
+    Command { label: String, reason: String },
     #[error("cannot set up the server's pipes: {0}")]
     Pipes(#[from] rustix::io::Errno),
-    #[error("cannot start the guard of the server's process group: {0}")]
+    #[error("cannot start the guard of the server's process: {0}")]
     Guard(io::Error),
     #[error("cannot start a thread for the server: {0}")]
     Thread(io::Error),
 }
 
+/// How long the guard may take to start the server.
+const GUARD_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Starts the server. `open_files` is the soft limit that it gets: Ringway has
 /// raised its own, and some programs walk over all possible descriptors.
 pub fn start(command: &ServerCommand, open_files: u64) -> Result<Started, StartError> {
-    let guard = start_guard().map_err(StartError::Guard)?;
-    let mut group = Group { guard, server: 0 };
     let (child_stdin, stdin) = pipe()?;
     let (stdout, child_stdout) = pipe()?;
     let (stderr, child_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-    let mut process = Command::new(&command.program);
+    let (socket, guards_end) = UnixStream::pair().map_err(StartError::Guard)?;
+    let inherited = guards_end.as_raw_fd();
+    let mut process = Command::new("/proc/self/exe");
     process
+        .arg0("ringway-guard")
+        .arg(guard::SUBCOMMAND)
+        .arg(inherited.to_string())
+        .arg(open_files.to_string())
+        .arg("--")
+        .arg(&command.program)
         .args(&command.arguments)
         .stdin(Stdio::from(child_stdin))
         .stdout(Stdio::from(child_stdout))
         .stderr(Stdio::from(child_stderr))
-        .process_group(group.guard.id() as i32);
+        .process_group(0);
     for (name, _) in std::env::vars_os() {
         if is_own_variable(&name) {
             process.env_remove(name);
@@ -79,14 +94,17 @@ pub fn start(command: &ServerCommand, open_files: u64) -> Result<Started, StartE
     }
     // SAFETY: between fork and exec the closure makes two system calls and
     // allocates nothing.
-    unsafe { process.pre_exec(move || before_exec(open_files)) };
-    let process = process.spawn().map_err(|source| StartError::Command {
-        label: command.label.clone(),
-        source,
-    })?;
-    group.server = process.id();
+    unsafe { process.pre_exec(move || keep_open_only(inherited)) };
+    let guard = process.spawn().map_err(StartError::Guard)?;
+    drop((process, guards_end));
+    let group = Group {
+        guard,
+        socket: socket.try_clone().map_err(StartError::Guard)?,
+    };
+    let mut end = ServerEnd(BufReader::new(socket));
+    end.wait_for_start(&command.label)?;
     Ok(Started {
-        process,
+        end,
         group,
         pipes: ServerPipes { stdin, stdout },
         stderr,
@@ -107,56 +125,60 @@ fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Clients' sockets come from `accept` without close-on-exec, and there is a
-/// moment before it is set; so every descriptor but the standard three is
-/// marked here, in the child.
-fn close_on_exec() -> io::Result<()> {
-    // SAFETY: a plain system call on this process's own descriptor table.
+/// moment before it is set; so every descriptor but the standard three and
+/// `kept` is marked here, in the child.
+fn keep_open_only(kept: RawFd) -> io::Result<()> {
+    // SAFETY: plain system calls on this process's own descriptor table.
     unsafe {
         libc::syscall(
             libc::SYS_close_range,
             3u32,
             u32::MAX,
             libc::CLOSE_RANGE_CLOEXEC,
-        )
-    };
+        );
+        libc::fcntl(kept, libc::F_SETFD, 0);
+    }
     Ok(())
 }
 
-fn before_exec(open_files: u64) -> io::Result<()> {
-    close_on_exec()?;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let _ = rustix::process::setrlimit(
-        rustix::process::Resource::Nofile,
-        rustix::process::Rlimit {
-            current: Some(open_files),
-            maximum: limit.maximum,
-        },
-    );
-    Ok(())
-}
+impl ServerEnd {
+    /// Waits until the guard says that the server runs.
+    fn wait_for_start(&mut self, label: &str) -> Result<(), StartError> {
+        let patience = |time| self.0.get_ref().set_read_timeout(time);
+        patience(Some(GUARD_PATIENCE)).map_err(StartError::Guard)?;
+        let line = self.line().map_err(StartError::Guard)?;
+        self.0
+            .get_ref()
+            .set_read_timeout(None)
+            .map_err(StartError::Guard)?;
+        match line.split_first() {
+            Some((&guard::STARTED, _)) => Ok(()),
+            Some((&guard::FAILED, reason)) => Err(StartError::Command {
+                label: label.to_owned(),
+                reason: String::from_utf8_lossy(reason).into_owned(),
+            }),
+            _ => Err(StartError::Guard(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
 
-fn start_guard() -> io::Result<Child> {
-    let mut guard = Command::new("/proc/self/exe");
-    // SAFETY: as for the server itself. The guard is started again with every
-    // server, when there are clients' sockets to inherit.
-    unsafe { guard.pre_exec(close_on_exec) };
-    guard
-        .arg0("ringway-guard")
-        .arg(guard::SUBCOMMAND)
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .spawn()
+    /// Waits for the server's end. Says how it ended.
+    pub fn wait(mut self) -> String {
+        match self.line() {
+            Ok(line) if line.first() == Some(&guard::ENDED) => {
+                String::from_utf8_lossy(&line[1..]).into_owned()
+            }
+            _ => "its guard has ended".to_owned(),
+        }
+    }
+
+    fn line(&mut self) -> io::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        self.0.read_until(b'\n', &mut line)?;
+        Ok(line.trim_ascii_end().to_vec())
+    }
 }
 
 impl Group {
-    /// The processes of the group that Ringway itself waits for.
-    pub fn processes(&self) -> [u32; 2] {
-        [self.guard.id(), self.server]
-    }
-
     fn signal(&self, signal: Signal) {
         // The guard leads the group and is not reaped before it is dropped, so
         // the number cannot belong to somebody else.
@@ -175,65 +197,24 @@ impl Group {
             self.signal(Signal::TERM);
             if !ended(patience) {
                 tracing::warn!("the server did not end at SIGTERM: killing it");
-                self.signal(Signal::KILL);
-                ended(patience);
             }
         }
     }
 }
 
 impl Drop for Group {
+    /// The guard kills all that is left when its socket ends. It is waited for,
+    /// so that nothing of this server lives when the next is started.
     fn drop(&mut self) {
+        let _ = self.socket.shutdown(Shutdown::Write);
+        let deadline = Instant::now() + Duration::from_millis(CHILD_EXIT_MS);
+        while Instant::now() < deadline {
+            if !matches!(self.guard.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.signal(Signal::KILL);
         let _ = self.guard.wait();
-        kill_orphans(self.server);
     }
-}
-
-/// Descendants that left the group come to Ringway when their parents die (it
-/// is a child subreaper); none may outlive the server. `server` itself is
-/// reaped by the thread that waits for it.
-fn kill_orphans(server: u32) {
-    let deadline = Instant::now() + Duration::from_millis(500);
-    while Instant::now() < deadline {
-        let mut orphans = children();
-        orphans.retain(|pid| *pid != server as i32);
-        if orphans.is_empty() {
-            return;
-        }
-        for pid in orphans.into_iter().filter_map(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::KILL);
-            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Reaps descendants of the server that came to Ringway and have ended. `own`
-/// are those that others wait for.
-pub fn reap_orphans(own: &[u32]) {
-    for pid in children() {
-        if own.contains(&(pid as u32)) {
-            continue;
-        }
-        if let Some(pid) = Pid::from_raw(pid) {
-            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
-        }
-    }
-}
-
-fn children() -> Vec<i32> {
-    let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
-        return Vec::new();
-    };
-    let lists = threads
-        .flatten()
-        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    lists
-        .flat_map(|list| {
-            list.split_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .collect::<Vec<i32>>()
-        })
-        .collect()
 }

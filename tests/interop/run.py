@@ -113,7 +113,8 @@ class Gateway:
     def server_pid(self):
         """The pid of the MCP server, or None while there is none."""
         for pid in descendants(self.process.pid):
-            if "demo-server" in command_line(pid):
+            line = command_line(pid)
+            if "demo-server" in line and "upstream-guard" not in line:
                 return pid
         return None
 

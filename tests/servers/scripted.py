@@ -142,13 +142,15 @@ def sized_answer(identity, size):
 
 
 def babble(arguments):
-    """Writes the same bytes again and again, a megabyte at a time."""
+    """Writes the same bytes again and again, a megabyte at a time, until the file exists; not for ever."""
     data = bytes.fromhex(arguments["hex"])
     chunk = data * max(1, (1 << 20) // len(data))
-    for _ in range(arguments["megabytes"]):
+    megabytes = 0
+    while megabytes < arguments["megabytes_max"] and not os.path.exists(arguments["until"]):
         write(chunk)
+        megabytes += 1
     write(b"\n")
-    return {"babbled": len(chunk) * arguments["megabytes"]}
+    return {"megabytes": megabytes}
 
 
 def ask_flood(arguments):

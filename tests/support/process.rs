@@ -1,7 +1,7 @@
 //! A process as `/proc` shows it: its memory, its descriptors, its descendants; and the base to which a
 //! gateway has to come back once a test's clients are gone.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
@@ -101,8 +101,22 @@ pub struct Base {
 }
 
 impl Base {
-    /// Looks at a gateway that has done everything once, so that nothing is to be set up any more.
+    /// Looks at a gateway that has done everything once, so that nothing is to be set up any more. What it
+    /// still holds of clients that have just gone is given time to go.
     pub fn of(gateway: &Gateway) -> Self {
+        let mut base = Self::now(gateway);
+        let mut same = 0;
+        while same < 20 {
+            std::thread::sleep(Duration::from_millis(5));
+            let now = Self::now(gateway);
+            let holds = now.descriptors == base.descriptors && now.descendants == base.descendants;
+            same = if holds { same + 1 } else { 0 };
+            base = now;
+        }
+        base
+    }
+
+    fn now(gateway: &Gateway) -> Self {
         let pid = gateway.pid();
         Self {
             descriptors: descriptors(pid),
@@ -111,20 +125,20 @@ impl Base {
         }
     }
 
-    /// Waits until descriptors and processes are back at this base.
+    /// Waits until there are no more descriptors and processes than at this base.
     #[track_caller]
     pub fn wait_until_back(&self, gateway: &Gateway) {
         let start = Instant::now();
         loop {
-            let now = Self::of(gateway);
-            if now.descriptors == self.descriptors && now.descendants == self.descendants {
+            let now = Self::now(gateway);
+            if now.descriptors <= self.descriptors && now.descendants == self.descendants {
                 return;
             }
             assert!(
                 start.elapsed() < GUARD,
                 "never back at {self:?}, still {now:?}"
             );
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
