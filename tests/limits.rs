@@ -295,7 +295,9 @@ fn reader_with_the_largest_backlog_goes_and_nobody_else() {
 #[test]
 fn thousand_clients_that_stop_reading_in_a_mebibyte_hurt_nobody() {
     let _alone = alone();
-    on_both_drivers(|layout| stuck_readers(layout, crowd(1_000), 1 << 20));
+    on_both_drivers(|layout| {
+        stuck_readers(layout, crowd(1_000), 1 << 20);
+    });
 }
 
 /// The same with more than the kernel takes: over the budget the largest backlogs go, the others are kept.

@@ -213,7 +213,9 @@ async fn finish(
     if !connection.write(response).await {
         return After::Drop;
     }
-    match manner.close || connection.inbound.has_ended() {
+    // A client that has ended may have sent further requests before.
+    let is_done = connection.inbound.has_ended() && connection.inbound.unread().is_empty();
+    match manner.close || is_done {
         true => After::Close,
         false => After::Next,
     }
