@@ -322,7 +322,11 @@ fn stuck_readers(layout: Layout, count: usize, bytes: usize) -> usize {
     let mut ask = |text: &str| {
         let echo = other.call("1", "echo", &json!({ "message": text }).to_string());
         let answer = bystander.ask(&echo);
-        assert_eq!(answer.result()["content"][0]["text"].as_str(), Some(text), "{answer}");
+        assert_eq!(
+            answer.result()["content"][0]["text"].as_str(),
+            Some(text),
+            "{answer}"
+        );
     };
     ask("first");
     let idle: Vec<Raw> = (0..50)
