@@ -392,9 +392,9 @@ impl ServeFlags {
             sessions_max: self.max_sessions.div_ceil(shards),
             calls_max: self.max_calls.div_ceil(shards),
             calls_per_session_max: self.max_calls_per_session,
-            // The other half stays free for bodies and answers: a server that
-            // takes nothing must not keep clients from being told so.
-            waiting_bytes_max: self.max_buffered.div_ceil(2),
+            // A quarter: bodies get half, and answers at least the rest, so that a
+            // server that takes nothing does not keep clients from being told so.
+            waiting_bytes_max: self.max_buffered.div_ceil(4),
             request_timeout_ms: milliseconds(self.request_timeout),
             request_timeout_max_ms: milliseconds(self.request_timeout_max),
             session_ttl_ms: milliseconds(self.session_ttl),

@@ -23,6 +23,10 @@ pub const READ_BYTES_MAX: usize = 64 << 10;
 /// Bytes of later requests that are kept while a request is being answered.
 pub const PIPELINED_BYTES_MAX: usize = READ_BYTES_MAX;
 
+/// Requests of one connection before it lets the others run, where nothing else
+/// makes it wait.
+pub const REQUESTS_PER_TURN: usize = 16;
+
 /// Bytes of a refused body that are read and thrown away so that the client
 /// sees the answer before the reset.
 pub const LINGER_BYTES_MAX: usize = 1 << 20;

@@ -10,6 +10,7 @@ mod shard_thread;
 mod status;
 mod upstream;
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -132,6 +133,7 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
         start_timeout,
         drain_timeout,
         process_end: None,
+        deferred: VecDeque::new(),
     };
     running.upstream.start(clock::now())?;
     running.status.count_start();
@@ -151,6 +153,7 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
         Err(error) => {
             // Nothing was served yet: there is nothing to wait for.
             running.upstream.end();
+            running.upstream.wait_for_stderr();
             Err(error)
         }
     };
@@ -214,7 +217,13 @@ struct Running {
     drain_timeout: Duration,
     /// How the server's process ended, once it has.
     process_end: Option<String>,
+    /// What was heard while the end of the process was waited for.
+    deferred: VecDeque<Event>,
 }
+
+/// How long the end of the server's process is waited for once its stdout has
+/// ended: mostly the one follows the other at once.
+const PROCESS_PATIENCE: Duration = Duration::from_millis(500);
 
 impl Running {
     /// Waits for every loop and the first handshake. `None`: a signal came first.
@@ -269,7 +278,7 @@ impl Running {
     /// ended says more.
     fn closed_early(&mut self) -> ServerError {
         let name = self.upstream.name();
-        match self.wait_for_process(Duration::from_millis(500)) {
+        match self.wait_for_process(PROCESS_PATIENCE) {
             true => ServerError::EndedEarly(name, self.process_end.take().unwrap_or_default()),
             false => ServerError::ClosedEarly(name),
         }
@@ -278,9 +287,10 @@ impl Running {
     /// Serves until a signal asks for the end, then drains.
     fn serve(&mut self) -> Result<(), ServerError> {
         loop {
-            let event = match self.upstream.due() {
-                None => self.heard.recv().ok(),
-                Some(due) => {
+            let event = match (self.deferred.pop_front(), self.upstream.due()) {
+                (Some(event), _) => Some(event),
+                (None, None) => self.heard.recv().ok(),
+                (None, Some(due)) => {
                     let left = Duration::from_millis(due.since(clock::now()));
                     self.heard.recv_timeout(left).ok()
                 }
@@ -321,8 +331,10 @@ impl Running {
                 self.upstream.end();
             }
             Event::Hub(HubEvent::Closed(error)) => {
-                let pause_ms = self.upstream.closed(clock::now());
                 self.status.set_readiness(Readiness::UpstreamDown);
+                self.upstream.end();
+                self.wait_for_process(PROCESS_PATIENCE);
+                let pause_ms = self.upstream.closed(clock::now());
                 let how = self.process_end.take();
                 let error = error.map(|error| error.to_string());
                 tracing::error!(
@@ -354,7 +366,11 @@ impl Running {
         let mut left = self.shards.len();
         while left > 0 {
             let patience = deadline.saturating_duration_since(Instant::now());
-            match self.heard.recv_timeout(patience) {
+            let heard = match self.deferred.pop_front() {
+                Some(event) => Ok(event),
+                None => self.heard.recv_timeout(patience),
+            };
+            match heard {
                 Ok(Event::Drained) => left -= 1,
                 Ok(Event::Signal(SIGHUP)) => {}
                 Ok(Event::Signal(_)) => {
@@ -380,7 +396,13 @@ impl Running {
 
     /// Waits up to `patience` for the server's process to end.
     fn wait_for_process(&mut self, patience: Duration) -> bool {
-        wait_for_process(&self.heard, &mut self.process_end, patience)
+        let Running {
+            heard,
+            process_end,
+            deferred,
+            ..
+        } = self;
+        wait_for_process(heard, process_end, deferred, patience)
     }
 
     /// Stops the server: its stdin is closed first.
@@ -389,15 +411,17 @@ impl Running {
             heard,
             upstream,
             process_end,
+            deferred,
             ..
         } = self;
-        upstream.stop(|patience| wait_for_process(heard, process_end, patience));
+        upstream.stop(|patience| wait_for_process(heard, process_end, deferred, patience));
     }
 }
 
 fn wait_for_process(
     heard: &Receiver<Event>,
     process_end: &mut Option<String>,
+    deferred: &mut VecDeque<Event>,
     patience: Duration,
 ) -> bool {
     let deadline = Instant::now() + patience;
@@ -405,7 +429,7 @@ fn wait_for_process(
         let left = deadline.saturating_duration_since(Instant::now());
         match heard.recv_timeout(left) {
             Ok(Event::ServerEnded { how, .. }) => *process_end = Some(how),
-            Ok(_) => {}
+            Ok(event) => deferred.push_back(event),
             Err(_) => return false,
         }
     }

@@ -14,8 +14,10 @@ use support::{
 
 const MIB: usize = 1 << 20;
 
+/// Some calls here are never answered: the end of the gateway must not wait for them.
 fn scripted(layout: Layout, flags: &[&str]) -> Gateway {
-    layout.start(flags, Upstream::Python("scripted.py", &[]))
+    let flags = [&["--drain-timeout", "500ms"], flags].concat();
+    layout.start(&flags, Upstream::Python("scripted.py", &[]))
 }
 
 #[track_caller]
@@ -32,11 +34,11 @@ fn wait_until_up(gateway: &Gateway, session: &Session) {
     });
 }
 
-/// An answer of exactly the longest line comes through; one byte more is skipped, and its call times out.
+/// An answer of exactly the longest line comes through; one byte more is skipped, and its call is told so.
 #[test]
-fn line_of_the_longest_size_passes_and_one_byte_more_is_skipped() {
+fn line_of_the_longest_size_passes_and_one_byte_more_is_an_error_for_its_call() {
     on_every_layout(|layout| {
-        let flags = ["--max-message", "1000000", "--request-timeout", "3s"];
+        let flags = ["--max-message", "1000000"];
         let gateway = scripted(layout, &flags);
         let session = Session::open(&gateway);
         let mut connection = gateway.connect();
@@ -50,7 +52,7 @@ fn line_of_the_longest_size_passes_and_one_byte_more_is_skipped() {
         let over = session.call("2", "pad", r#"{"size":1000001}"#);
         let response = connection.ask(&over);
         let error = response.expect_error(200, -32603, Some("2"));
-        assert_eq!(error["data"]["reason"], "timeout", "{response}");
+        assert_eq!(error["data"]["reason"], "overloaded", "{response}");
         assert_eq!(connection.ask(&session.call("3", "echo", "{}")).status, 200);
     });
 }
@@ -60,7 +62,7 @@ fn line_of_the_longest_size_passes_and_one_byte_more_is_skipped() {
 #[test]
 fn line_of_64_mebibytes_passes_by_default_and_a_longer_one_costs_nothing() {
     on_both_drivers(|layout| {
-        let gateway = scripted(layout, &["--request-timeout", "15s"]);
+        let gateway = scripted(layout, &[]);
         let session = Session::open(&gateway);
         assert_eq!(gateway.ask(&session.call("0", "echo", "{}")).status, 200);
         let base = Base::of(&gateway);
@@ -92,7 +94,7 @@ fn line_of_64_mebibytes_passes_by_default_and_a_longer_one_costs_nothing() {
         connection.send(session.call("2", "pad", &arguments).bytes());
         let response = connection.response();
         let error = response.expect_error(200, -32603, Some("2"));
-        assert_eq!(error["data"]["reason"], "timeout", "{response}");
+        assert_eq!(error["data"]["reason"], "overloaded", "{response}");
         assert_eq!(connection.ask(&session.call("3", "echo", "{}")).status, 200);
         assert!(
             gateway.stderr.text().contains("--max-message"),
@@ -146,7 +148,7 @@ fn garbage_without_end_is_skipped_while_the_others_are_served() {
         let peak = resident_peak_bytes(gateway.pid());
         let more = peak.saturating_sub(base.resident_bytes) / MIB as u64;
         println!("figure: garbage: {more} MiB more at the peak, --max-message 64 MiB, {layout:?}");
-        assert!(more < 300, "{more} MiB");
+        assert!(more < 450, "{more} MiB");
         assert!(gateway.stderr.text().len() < MIB, "the log is flooded too");
     });
 }
@@ -209,19 +211,23 @@ fn every_way_of_dying_is_survived_and_told_in_the_log() {
         let gateway = scripted(layout, &[]);
         let script = Script::new(&gateway);
         let session = Session::open(&gateway);
-        for (code, word) in [(0, "0"), (1, "1"), (255, "255")] {
+        for (death, code) in [0, 1, 255].into_iter().enumerate() {
             let mut connection = gateway.connect();
             let arguments = json!({ "code": code }).to_string();
             connection.send(session.call("1", "exit", &arguments).bytes());
             expect_down(&mut connection, "1");
             wait_until_up(&gateway, &session);
-            let log = gateway.stderr.text();
-            let told = log
-                .lines()
-                .filter(|line| line.contains("started again"))
-                .last();
-            let told = told.unwrap_or_else(|| panic!("nothing in the log: {log}"));
-            assert!(told.contains(word), "{told}");
+            let told = |log: &str| {
+                log.lines()
+                    .filter(|line| line.contains("started again"))
+                    .nth(death)
+                    .map(str::to_owned)
+            };
+            let log = gateway
+                .stderr
+                .wait_for("this death", |log| told(log).is_some());
+            let told = told(&log).expect("waited for");
+            assert!(told.contains(&format!("exit status: {code}")), "{log}");
         }
         // By a signal, as when the kernel runs out of memory.
         support::process::kill(script.pid());

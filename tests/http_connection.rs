@@ -41,7 +41,9 @@ fn request_may_be_split_at_every_byte() {
 #[test]
 fn request_may_come_byte_by_byte() {
     on_both_drivers(|layout| {
-        let gateway = layout.start(&[], Upstream::Demo);
+        // On a busy machine so many steps may take longer than a head is allowed to.
+        let patience = ["--header-timeout", "5m", "--body-timeout", "5m"];
+        let gateway = layout.start(&patience, Upstream::Demo);
         let session = Session::open(&gateway);
         let trickle = |connection: &mut Raw, wire: &[u8]| {
             for byte in wire {

@@ -6,61 +6,14 @@ mod support;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use support::gateway::{pid_of, python, server_script};
+use support::life::Life;
 use support::mcp::{LATEST, initialize_body, ping_body, raw_member};
 use support::process::{cpu_ms, kill};
 use support::scripted::{hold_request, send_arguments};
 use support::{
-    Gateway, Layout, Raw, Request, Response, Scratch, Script, Session, Upstream, on_both_drivers,
-    on_every_layout, process_runs, wait_until,
+    Gateway, Raw, Request, Response, Script, Session, Upstream, on_both_drivers, on_every_layout,
+    process_runs, wait_until,
 };
-
-/// The files of one server's life.
-struct Life {
-    scratch: Scratch,
-    journal: String,
-    gate: String,
-}
-
-impl Life {
-    fn new() -> Self {
-        let scratch = Scratch::new();
-        let (journal, gate) = (scratch.path("journal"), scratch.path("gate"));
-        Self {
-            scratch,
-            journal,
-            gate,
-        }
-    }
-
-    /// A gateway whose server gets `arguments`, and from its second start on those of `again` besides.
-    fn start(&self, layout: Layout, flags: &[&str], arguments: &[&str], again: &[&str]) -> Gateway {
-        let again = json!(again).to_string();
-        let own = ["--journal", &self.journal, "--again", &again];
-        layout.start(
-            flags,
-            Upstream::Python("scripted.py", &[&own, arguments].concat()),
-        )
-    }
-
-    /// The second start waits until [`Life::open_gate`].
-    fn start_gated(&self, layout: Layout) -> Gateway {
-        self.start(layout, &[], &[], &["--gate", &self.gate])
-    }
-
-    fn open_gate(&self) {
-        std::fs::write(&self.gate, "").expect("the scratch directory is ours");
-    }
-
-    /// The numbers behind this word in the journal: process ids, in the order of their starts.
-    fn pids(&self, word: &str) -> Vec<u32> {
-        let text = std::fs::read_to_string(&self.journal).expect("the server has started");
-        let lines = text.lines().filter_map(|line| line.split_once(' '));
-        lines
-            .filter(|(event, _)| *event == word)
-            .map(|(_, pid)| pid.parse().expect("a pid"))
-            .collect()
-    }
-}
 
 fn is_down(response: &Response) -> bool {
     assert_eq!(response.status, 200, "{response}");
@@ -456,9 +409,9 @@ fn server_that_does_not_read_is_given_a_bounded_queue_and_still_heard() {
         wait_until("the server stalls", || {
             std::fs::exists(format!("{}.on", life.gate)).expect("ours")
         });
-        let message = "m".repeat(150_000);
+        let message_text = "m".repeat(150_000);
         let echo = |number: usize| {
-            let arguments = json!({ "message": format!("{number}{message}") }).to_string();
+            let arguments = json!({ "message": format!("{number}{message_text}") }).to_string();
             sessions[number % 4].call(&number.to_string(), "echo", &arguments)
         };
         // All are sent; those that find no room are answered, the others wait for the server.
@@ -481,18 +434,30 @@ fn server_that_does_not_read_is_given_a_bounded_queue_and_still_heard() {
         }
         life.open_gate();
         assert_eq!(stalled.response().result()["stalled"], true);
+        let mut late = 0;
         for (number, connection) in waiting.iter_mut().enumerate() {
-            if !overloaded.contains(&number) {
-                let result = connection.response().result();
-                assert!(
-                    result["content"][0]["text"] == format!("{number}{message}").as_str(),
-                    "call {number}"
-                );
+            if overloaded.contains(&number) {
+                continue;
             }
+            // One whose refusal was still on its way has it now.
+            let message = connection.response().message();
+            if message["error"].is_object() {
+                assert_eq!(
+                    message["error"]["data"]["reason"], "overloaded",
+                    "{message}"
+                );
+                late += 1;
+                continue;
+            }
+            let expected = format!("{number}{message_text}");
+            assert!(
+                message["result"]["content"][0]["text"] == expected.as_str(),
+                "call {number}"
+            );
         }
         println!(
             "figure: {} of 120 calls of 150 KB were kept for a server that does not read, --max-buffered 3 MiB, {layout:?}",
-            120 - overloaded.len()
+            120 - overloaded.len() - late
         );
     });
 }
@@ -547,75 +512,6 @@ fn call_that_is_never_answered_times_out_and_its_cancel_reaches_the_server() {
             assert!(cancel.get("id").is_none(), "{told}");
         }
         assert_eq!(script.received("notifications/cancelled").len(), 4);
-    });
-}
-
-/// Nothing of Ringway runs after kill -9: shells and launchers (`npx`) between it and the server must not
-/// let the server live on.
-#[test]
-fn nothing_of_a_wrapped_server_outlives_a_killed_gateway() {
-    on_every_layout(|layout| {
-        let life = Life::new();
-        let server = format!(
-            "'{}' -S '{}' --journal '{}' --ignore-eof --ignore-term",
-            python(),
-            server_script("scripted.py").display(),
-            life.journal
-        );
-        for (number, wrapped) in [
-            // A shell that waits for its background job.
-            format!("exec 3<&0; {server} <&3 & wait"),
-            // A launcher that starts a shell that starts the server, which starts one of its own.
-            format!("exec 3<&0; sh -c \"exec 4<&3; {server} --grandchild <&4 & wait\" & wait"),
-            // A double fork: the parent between is gone, the server belongs to nobody.
-            format!(
-                "exec 3<&0; (sh -c \"{server} --grandchild\" <&3 &); while :; do sleep 1; done"
-            ),
-        ]
-        .iter()
-        .enumerate()
-        {
-            let _ = std::fs::remove_file(&life.journal);
-            let mut gateway = layout.start(&[], Upstream::Command(&["sh", "-c", wrapped]));
-            let mut pids = support::process::descendants(gateway.pid());
-            pids.extend(life.pids("start"));
-            pids.extend(life.pids("grandchild"));
-            assert!(pids.iter().all(|&pid| process_runs(pid)), "case {number}");
-            gateway.signal(Signal::KILL);
-            gateway.wait();
-            for pid in pids {
-                wait_until(&format!("the orphan of case {number} is gone"), || {
-                    !process_runs(pid)
-                });
-            }
-        }
-    });
-}
-
-/// A daemon leaves its group on purpose. When the gateway ends in order it is found all the same; after
-/// kill -9 nobody is left who could: that is said, not hidden.
-#[test]
-fn daemon_of_the_server_ends_with_the_gateway_in_order() {
-    on_both_drivers(|layout| {
-        let life = Life::new();
-        let mut gateway = life.start(layout, &[], &["--grandchild-session"], &[]);
-        let daemon = life.pids("grandchild")[0];
-        assert!(process_runs(daemon));
-        gateway.signal(Signal::TERM);
-        assert_eq!(gateway.wait().code(), Some(0));
-        wait_until("the daemon is gone", || !process_runs(daemon));
-
-        let life = Life::new();
-        let mut gateway = life.start(layout, &[], &["--grandchild-session"], &[]);
-        let (server, daemon) = (life.pids("start")[0], life.pids("grandchild")[0]);
-        gateway.signal(Signal::KILL);
-        gateway.wait();
-        wait_until("the server is gone", || !process_runs(server));
-        println!(
-            "figure: a grandchild in a session of its own outlives kill -9 of the gateway: {}",
-            process_runs(daemon)
-        );
-        kill(daemon);
     });
 }
 

@@ -167,7 +167,7 @@ impl Scrape {
     }
 
     fn call_durations(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "From a call's scanned body to its end.";
+        let help = "From a call's scanned body to the answer of the server.";
         let name = "call_duration_seconds";
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
         for (label, shard) in self.shards() {

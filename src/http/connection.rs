@@ -19,9 +19,11 @@ use super::inbound::Inbound;
 use super::response::{self, Manner};
 use super::shard::{Handover, Shard};
 use super::{exchange, listener};
-use crate::limits::{LINGER_BYTES_MAX, LINGER_MS, READ_BYTES_MIN};
+use crate::limits::{LINGER_BYTES_MAX, LINGER_MS, READ_BYTES_MIN, REQUESTS_PER_TURN};
 use crate::routing::time::Millis;
 use crate::runtime::clock;
+use crate::runtime::driver::Driver;
+use crate::runtime::fair::give_way;
 use crate::runtime::tasks;
 use crate::wire::reply;
 
@@ -93,6 +95,7 @@ pub async fn serve(shard: Rc<Shard>, key: ConnectionKey, stream: TcpStream, unre
 
 impl Connection {
     async fn run(mut self) {
+        let mut served = 0usize;
         loop {
             let (head, extent) = match self.next_head().await {
                 Ok(Some(found)) => found,
@@ -103,8 +106,16 @@ impl Connection {
                 }
             };
             self.shard.enter(self.key, Phase::Busy);
-            let after = exchange::exchange(&mut self, &head, extent).await;
-            self.shard.release(self.key);
+            // Boxed, so that an idle connection does not hold room for it.
+            let after = Box::pin(exchange::exchange(&mut self, &head, extent)).await;
+            self.shard.release_body(self.key);
+            self.shard.release_answers(self.key);
+            // On epoll reads and writes that need not wait do not, and a client
+            // that sends without a pause would keep the loop to itself.
+            served += 1;
+            if self.shard.driver == Driver::Epoll && served.is_multiple_of(REQUESTS_PER_TURN) {
+                give_way().await;
+            }
             match after {
                 After::Next => {}
                 After::Close => {

@@ -86,8 +86,10 @@ struct Entry {
     deadline: Deadline,
     is_due: bool,
     phase: Phase,
-    /// Bytes that it holds: its body, and answers that its client has not taken.
-    held_bytes: usize,
+    /// Bytes of its body that have been read.
+    body_bytes: usize,
+    /// Bytes of answers that its client has not taken.
+    answer_bytes: usize,
     is_evicted: bool,
     waker: Option<Waker>,
 }
@@ -107,7 +109,9 @@ pub struct Connections {
     wheel: Wheel<ConnectionKey>,
     next_generation: u32,
     is_draining: bool,
-    held_bytes: usize,
+    /// The sums over all connections that are not evicted.
+    body_bytes: usize,
+    answer_bytes: usize,
 }
 
 impl Connections {
@@ -117,7 +121,8 @@ impl Connections {
             wheel: Wheel::new(TICK_MS, now),
             next_generation: 0,
             is_draining: false,
-            held_bytes: 0,
+            body_bytes: 0,
+            answer_bytes: 0,
         }
     }
 
@@ -141,7 +146,8 @@ impl Connections {
             deadline: Deadline::default(),
             is_due: false,
             phase: Phase::Idle,
-            held_bytes: 0,
+            body_bytes: 0,
+            answer_bytes: 0,
             is_evicted: false,
             waker: None,
         });
@@ -155,7 +161,8 @@ impl Connections {
     pub fn close(&mut self, key: ConnectionKey) {
         if self.entry(key).is_some() {
             let entry = self.table.remove(key.place as usize);
-            self.held_bytes -= entry.held_bytes;
+            self.body_bytes -= entry.body_bytes;
+            self.answer_bytes -= entry.answer_bytes;
         }
     }
 
@@ -193,52 +200,60 @@ impl Connections {
 
     /// Bytes that all connections hold.
     pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+        self.body_bytes + self.answer_bytes
     }
 
-    /// The connection holds `bytes` for its body or its answers now.
-    pub fn hold(&mut self, key: ConnectionKey, bytes: usize) {
+    /// Bytes of all bodies.
+    pub fn body_bytes(&self) -> usize {
+        self.body_bytes
+    }
+
+    /// The connection is about to hold `bytes` of its body. False, and nothing
+    /// changes, if the bodies of all would be more than `bytes_max` then.
+    pub fn try_hold_body(&mut self, key: ConnectionKey, bytes: usize, bytes_max: usize) -> bool {
+        let all = self.body_bytes;
         let Some(entry) = self.entry(key).filter(|entry| !entry.is_evicted) else {
-            return;
+            return false;
         };
-        let before = std::mem::replace(&mut entry.held_bytes, bytes);
-        self.held_bytes = self.held_bytes + bytes - before;
-    }
-
-    /// The connection is about to hold `bytes` for its body. False, and nothing
-    /// changes, if more than `bytes_max` would be held then.
-    pub fn try_hold(&mut self, key: ConnectionKey, bytes: usize, bytes_max: usize) -> bool {
-        let before = self.entry(key).map_or(0, |entry| entry.held_bytes);
-        let fits = self.held_bytes + bytes - before.min(bytes) <= bytes_max;
+        let all = all - entry.body_bytes + bytes;
+        let fits = all <= bytes_max;
         if fits {
-            self.hold(key, bytes);
+            entry.body_bytes = bytes;
+            self.body_bytes = all;
         }
         fits
     }
 
-    /// The body that the connection holds has been used: only answers that wait
-    /// still count.
-    pub fn hold_answers(&mut self, key: ConnectionKey) {
-        let Some(entry) = self.entry(key) else {
-            return;
-        };
-        let bytes = entry.deliveries.iter().map(Delivery::bytes).sum();
-        self.hold(key, bytes);
+    /// The connection's body has been used.
+    pub fn release_body(&mut self, key: ConnectionKey) {
+        self.try_hold_body(key, 0, usize::MAX);
     }
 
-    /// While more than `bytes_max` are held, the connection that holds the most
-    /// has to go. What it holds no longer counts: its task frees it on its next
-    /// turn, and no other connection may pay for it until then. Returns how many
-    /// went.
+    /// The client has taken the answers that were delivered; those that wait
+    /// still count.
+    pub fn release_answers(&mut self, key: ConnectionKey) {
+        let Some(entry) = self.entry(key).filter(|entry| !entry.is_evicted) else {
+            return;
+        };
+        let waiting = entry.deliveries.iter().map(Delivery::bytes).sum();
+        let before = std::mem::replace(&mut entry.answer_bytes, waiting);
+        self.answer_bytes = self.answer_bytes - before + waiting;
+    }
+
+    /// While answers take more than `bytes_max`, the connection with the largest
+    /// backlog has to go. What it holds no longer counts: its task frees it on
+    /// its next turn, and no other connection may pay for it until then. Returns
+    /// how many went.
     pub fn evict_over(&mut self, bytes_max: usize) -> usize {
         let mut evicted = 0;
-        while self.held_bytes > bytes_max {
+        while self.answer_bytes > bytes_max {
             let candidates = self.table.iter_mut().map(|(_, entry)| entry);
             let largest = candidates
                 .filter(|entry| !entry.is_evicted)
-                .max_by_key(|entry| entry.held_bytes);
+                .max_by_key(|entry| entry.answer_bytes);
             let Some(entry) = largest else { break };
-            self.held_bytes -= std::mem::take(&mut entry.held_bytes);
+            self.answer_bytes -= std::mem::take(&mut entry.answer_bytes);
+            self.body_bytes -= std::mem::take(&mut entry.body_bytes);
             entry.is_evicted = true;
             entry.deliveries.clear();
             entry.wake();
@@ -289,6 +304,7 @@ impl Connections {
             place: to.connection,
             generation: to.connection_generation,
         };
+        let is_draining = self.is_draining;
         let Some(entry) = self.entry(key) else {
             return false;
         };
@@ -296,12 +312,15 @@ impl Connections {
         if !is_wanted || entry.is_evicted {
             return false;
         }
+        if let (true, Form::Json(manner)) = (is_draining, &mut entry.form) {
+            manner.close();
+        }
         let delivery = make(&entry.form);
         let bytes = delivery.bytes();
-        entry.held_bytes += bytes;
+        entry.answer_bytes += bytes;
         entry.deliveries.push(delivery);
         entry.wake();
-        self.held_bytes += bytes;
+        self.answer_bytes += bytes;
         true
     }
 
@@ -408,14 +427,16 @@ mod tests {
     }
 
     #[test]
-    fn over_the_budget_the_largest_holder_goes() {
+    fn over_the_budget_the_largest_backlog_goes_and_nobody_else() {
         let mut connections = Connections::new(Millis(0));
         let keys: Vec<_> = (0..3).map(|_| connections.open()).collect();
         for (key, bytes) in keys.iter().zip([10, 30, 20]) {
-            connections.hold(*key, bytes);
+            let to = connections.begin(*key, Form::Messages);
+            connections.deliver(to, |_| Delivery::Response(vec![0; bytes]));
         }
         assert_eq!(connections.evict_over(60), 0);
         assert_eq!(connections.evict_over(35), 1);
+        assert_eq!(connections.evict_over(35), 0, "one pays once");
         let evicted: Vec<_> = keys
             .iter()
             .map(|key| matches!(wake(&mut connections, *key), Some(Wake::Evicted)))
@@ -423,6 +444,19 @@ mod tests {
         assert_eq!(evicted, [false, true, false]);
         keys.iter().for_each(|key| connections.close(*key));
         assert_eq!(connections.held_bytes(), 0);
+    }
+
+    #[test]
+    fn a_body_without_room_changes_nothing_and_never_evicts() {
+        let mut connections = Connections::new(Millis(0));
+        let (one, two) = (connections.open(), connections.open());
+        assert!(connections.try_hold_body(one, 60, 100));
+        assert!(!connections.try_hold_body(two, 50, 100));
+        assert!(connections.try_hold_body(one, 100, 100));
+        assert_eq!(connections.evict_over(0), 0);
+        connections.release_body(one);
+        assert!(connections.try_hold_body(two, 50, 100));
+        assert_eq!(connections.held_bytes(), 50);
     }
 
     #[test]

@@ -371,7 +371,7 @@ async fn post(connection: &mut Connection, head: &Head, manner: Manner, owner: T
         ),
         Err(no_body) => return refuse_body(connection, manner, no_body).await,
     };
-    connection.shard.hold_answers(connection.key);
+    connection.shard.release_body(connection.key);
     let after = answer(connection, head, manner, verdict).await;
     connection.shard.end_exchange(connection.key);
     after
@@ -383,6 +383,7 @@ async fn answer(
     manner: Manner,
     verdict: Verdict,
 ) -> After {
+    let manner = now(connection, manner);
     let date = connection.shard.date();
     let sse = endpoint::wants_sse(head, connection.shard.config.response_mode) == Some(true);
     match verdict {
@@ -415,6 +416,15 @@ async fn answer(
     }
 }
 
+/// The manner of an answer that is about to begin: a drain may have begun since
+/// the request did.
+fn now(connection: &Connection, mut manner: Manner) -> Manner {
+    if connection.shard.is_draining() {
+        manner.close();
+    }
+    manner
+}
+
 /// The client is gone while these calls are in flight.
 fn gone(connection: &Connection, calls: &[UpstreamId]) -> After {
     connection.shard.client_gone(calls);
@@ -439,6 +449,7 @@ async fn await_json(
         let Some(delivery) = deliveries.into_iter().next() else {
             continue;
         };
+        let manner = now(connection, manner);
         let date = connection.shard.date();
         let response = match delivery {
             Delivery::Response(response) => response,
@@ -482,6 +493,7 @@ async fn await_array(
             }
         }
     }
+    let manner = now(connection, manner);
     let mut array = vec![b'['];
     array.extend_from_slice(&answers.join(&b","[..]));
     array.push(b']');
@@ -506,7 +518,7 @@ async fn await_stream(
         if !stream.flush(connection).await {
             return gone(connection, calls);
         }
-        connection.shard.hold_answers(connection.key);
+        connection.shard.release_answers(connection.key);
         connection.without_deadline();
         let Event::Deliveries(deliveries) = connection.event().await else {
             return gone(connection, calls);

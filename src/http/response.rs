@@ -33,6 +33,12 @@ pub enum OriginAnswer {
 }
 
 impl Manner {
+    /// The connection ends after this answer after all.
+    pub fn close(&mut self) {
+        self.close = true;
+        self.keep_alive_10 = false;
+    }
+
     /// For a request that could not be read: HTTP/1.1, close.
     pub fn unread() -> Manner {
         Manner {

@@ -162,22 +162,24 @@ impl Shard {
         self.connections.borrow_mut().enter(key, phase)
     }
 
-    /// The connection holds `bytes` of its body. False if the shard has no
-    /// room for it.
+    /// The connection holds `bytes` of its body. False if the shard has no room
+    /// for it: bodies get half of the budget, so that they leave room for
+    /// answers whatever comes.
     pub fn hold_body(&self, key: ConnectionKey, bytes: usize) -> bool {
-        let waiting = self.state.borrow().outgoing.waiting_bytes();
-        let room = self.config.buffered_bytes_max.saturating_sub(waiting);
-        self.connections.borrow_mut().try_hold(key, bytes, room)
+        let room = self.config.buffered_bytes_max / 2;
+        self.connections
+            .borrow_mut()
+            .try_hold_body(key, bytes, room)
     }
 
-    /// The connection's body has been used; its answers still count.
-    pub fn hold_answers(&self, key: ConnectionKey) {
-        self.connections.borrow_mut().hold_answers(key);
+    /// The connection's body has been used.
+    pub fn release_body(&self, key: ConnectionKey) {
+        self.connections.borrow_mut().release_body(key);
     }
 
-    /// The connection holds nothing any more.
-    pub fn release(&self, key: ConnectionKey) {
-        self.connections.borrow_mut().hold(key, 0);
+    /// The client has taken what was delivered.
+    pub fn release_answers(&self, key: ConnectionKey) {
+        self.connections.borrow_mut().release_answers(key);
     }
 
     /// Bytes that bodies, waiting calls and answers take.
@@ -186,12 +188,14 @@ impl Shard {
         self.connections.borrow().held_bytes() + waiting
     }
 
+    /// Answers may take what bodies and waiting calls leave of the budget.
     fn enforce_budget(&self) {
         let waiting = self.state.borrow().outgoing.waiting_bytes();
-        let room = self.config.buffered_bytes_max.saturating_sub(waiting);
         let mut connections = self.connections.borrow_mut();
-        if connections.held_bytes() > room {
-            let evicted = connections.evict_over(room);
+        let taken = waiting + connections.body_bytes();
+        let room = self.config.buffered_bytes_max.saturating_sub(taken);
+        let evicted = connections.evict_over(room);
+        if evicted > 0 {
             self.counters.evicted.add(evicted as u64);
         }
     }

@@ -169,7 +169,9 @@ impl ShardState {
         }
         let id = SessionId::mint(self.shard, self.shards, draw);
         let key = self.sessions.open(id, owner, version, now);
-        let due = now.after(self.limits.session_unused_ms);
+        // Using it brings the other limit into force, which may be the nearer one.
+        let limits = self.limits;
+        let due = now.after(limits.session_unused_ms.min(limits.session_ttl_ms));
         if let Some(session) = self.sessions.get_mut(key) {
             self.session_wheel.set(&mut session.deadline, key, due);
         }

@@ -2,7 +2,7 @@
 //! dead, started again after a pause. The main thread is the right one for it:
 //! it is not pinned and lives as long as any child.
 
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use super::events::{Event, wait_for_child};
@@ -23,6 +23,8 @@ pub(super) struct Upstream {
     hub: Post<HubOrder>,
     /// Which child this is, counted from 1.
     number: u64,
+    /// Closed when the relay of the server's stderr has ended.
+    relay: Option<Receiver<()>>,
     life: Life,
     back_off: BackOff,
 }
@@ -54,6 +56,7 @@ impl Upstream {
             events,
             hub,
             number: 0,
+            relay: None,
             life: Life::Resting {
                 start: Millis::default(),
             },
@@ -70,7 +73,7 @@ impl Upstream {
     pub(super) fn start(&mut self, now: Millis) -> Result<(), StartError> {
         let started = child::start(&self.command, self.open_files)?;
         self.number += 1;
-        stderr::relay(started.stderr).map_err(StartError::Thread)?;
+        self.relay = Some(stderr::relay(started.stderr).map_err(StartError::Thread)?);
         wait_for_child(self.number, started.end, self.events.clone())
             .map_err(StartError::Thread)?;
         let timeout = u64::try_from(self.start_timeout.as_millis()).unwrap_or(u64::MAX);
@@ -103,6 +106,13 @@ impl Upstream {
         };
         // Replacing the life drops the group, which kills what is left of it.
         self.life = Life::Ending { ready };
+    }
+
+    /// Waits a moment for the last words of a server that has ended.
+    pub(super) fn wait_for_stderr(&self) {
+        if let Some(relay) = &self.relay {
+            let _ = relay.recv_timeout(Duration::from_millis(500));
+        }
     }
 
     /// The hub has seen the end of the server's stdout. Returns the pause in

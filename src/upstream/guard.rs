@@ -170,6 +170,9 @@ fn kill_descendants() -> ! {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+    // Where /proc does not list children, the group is what is known; it holds
+    // the guard itself, so this ends it too.
+    let _ = rustix::process::kill_current_process_group(Signal::KILL);
     std::process::exit(0)
 }
 

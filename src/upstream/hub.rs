@@ -157,8 +157,8 @@ impl Hub {
         self.has_logging.set(false);
         self.stop_writing.set(false);
         self.begin_handshake();
-        let writer = monoio::spawn(tasks::contained(self.clone().write(stdin)));
-        let outcome = self.read(stdout).await;
+        let writer = monoio::spawn(self.clone().write_contained(stdin));
+        let outcome = self.read(stdout, driver).await;
         self.stop_writing();
         for link in self.links.borrow_mut().iter_mut() {
             link.letter(ToShard::Down);
@@ -167,9 +167,7 @@ impl Hub {
         (self.report)(HubEvent::Closed(outcome.err()));
         // The next child must not meet this one's writing task. A write that is
         // stuck in a full pipe fails when the server is ended.
-        if let Err(panic) = writer.await {
-            tracing::error!(panic = tasks::text(&*panic), "the writing task panicked");
-        }
+        writer.await;
         Ok(())
     }
 
@@ -227,7 +225,7 @@ impl Hub {
         }
     }
 
-    async fn read(&self, stdout: StreamFd) -> io::Result<()> {
+    async fn read(&self, stdout: StreamFd, driver: Driver) -> io::Result<()> {
         let mut buffer = LineBuffer::new(UPSTREAM_READ_BYTES, self.line_bytes_max);
         loop {
             let (bytes, filled) = buffer.lend();
@@ -250,6 +248,11 @@ impl Hub {
             }
             self.flush();
             self.wait_for_room().await;
+            // On epoll a read from a pipe that is never empty does not wait, and
+            // nobody else on this thread would get a turn.
+            if driver == Driver::Epoll {
+                give_way().await;
+            }
         }
     }
 
@@ -390,6 +393,15 @@ impl Hub {
             while !self.flush() {
                 monoio::time::sleep(Duration::from_millis(1)).await;
             }
+        }
+    }
+
+    /// A server that nothing can be written to is as good as deaf, also when it
+    /// is the writing task that has failed.
+    async fn write_contained(self: Rc<Hub>, stdin: StreamFd) {
+        if let Err(panic) = tasks::contained(self.clone().write(stdin)).await {
+            tracing::error!(panic = tasks::text(&*panic), "the writing task panicked");
+            (self.report)(HubEvent::Deaf);
         }
     }
 

@@ -5,16 +5,21 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::limits::{STDERR_LINE_BYTES, STDERR_LINES_PER_SECOND};
 
-/// Starts the relay.
-pub fn relay(stderr: OwnedFd) -> std::io::Result<()> {
+/// Starts the relay. What it returns is closed when the relay has ended.
+pub fn relay(stderr: OwnedFd) -> std::io::Result<Receiver<()>> {
+    let (alive, ended) = channel();
     std::thread::Builder::new()
         .name("ringway-stderr".into())
-        .spawn(move || read_lines(BufReader::new(File::from(stderr))))?;
-    Ok(())
+        .spawn(move || {
+            let _alive: Sender<()> = alive;
+            read_lines(BufReader::new(File::from(stderr)));
+        })?;
+    Ok(ended)
 }
 
 fn read_lines(mut reader: impl BufRead) {

@@ -271,6 +271,35 @@ impl Raw {
         }
     }
 
+    /// Connects with a small receive buffer, so that most of what the client does not read stays with the
+    /// gateway and the kernel's send buffer.
+    pub fn connect_lazily(address: SocketAddr) -> Self {
+        use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+        let fd = socket(AddressFamily::INET, SocketType::STREAM, None).expect("one is free");
+        sockopt::set_socket_recv_buffer_size(&fd, 4_096).expect("a socket");
+        connect(&fd, &address).expect("the gateway accepts");
+        let stream = TcpStream::from(fd);
+        stream.set_read_timeout(Some(GUARD)).expect("not zero");
+        stream.set_write_timeout(Some(GUARD)).expect("not zero");
+        Self {
+            stream,
+            unread: Vec::new(),
+        }
+    }
+
+    /// Reads on until more than `bytes` have come, and keeps none of it. `None`: the connection ended first.
+    pub fn count_to_end(&mut self, bytes: usize) -> Option<usize> {
+        let mut seen = 0;
+        while seen <= bytes {
+            match self.fill() {
+                0 => return None,
+                count => seen += count,
+            }
+            self.unread.clear();
+        }
+        Some(seen)
+    }
+
     /// A second handle on the same connection, to write while the first one reads.
     pub fn twin(&self) -> Self {
         Self {

@@ -11,6 +11,7 @@
 
 pub mod gateway;
 pub mod http;
+pub mod life;
 pub mod mcp;
 pub mod process;
 pub mod scripted;
