@@ -75,7 +75,8 @@ fn calls_in_flight_finish_while_nothing_new_begins() {
         }
         let response = pipelined.response();
         assert_eq!(response.result()["stalled"], true, "{response}");
-        expect_draining(&pipelined.response(), "4");
+        // That answer said that it is the last one: the client asks elsewhere.
+        assert!(response.lists("connection", "close"), "{response}");
         pipelined.expect_end();
         assert_eq!(gateway.wait().code(), Some(0), "{}", gateway.stderr.text());
     });
