@@ -259,6 +259,18 @@ describe("reference server and SDK v1 client", () => {
   }
 });
 
+// npx runs the server as a grandchild, through a shell: a parent's death alone
+// does not reach it.
+test("a killed gateway leaves nothing of an npx server behind", { timeout: 120_000 }, async () => {
+  for (const driver of ["uring", "epoll"]) {
+    const npx = ["npx", "--offline", "--no-install", "mcp-server-everything", "stdio"];
+    const gateway = await startGateway(["--driver", driver], npx);
+    const { count, survivors } = await gateway.killAlone();
+    assert.ok(count >= 3, `npx and the server were to be among its ${count} processes`);
+    assert.deepEqual(survivors, [], "processes outlived the gateway");
+  }
+});
+
 async function connectDirectly() {
   const [command, ...args] = everythingCommand;
   const client = newClient();

@@ -40,9 +40,9 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
  * Starts `ringway serve` in front of the reference server and waits for its
  * start-up line. Throws with the gateway's stderr when there is none.
  */
-export async function startGateway(flags) {
+export async function startGateway(flags, serverCommand = everythingCommand) {
   if (!existsSync(binary)) throw new Error(`no gateway at ${binary}: build it or set RINGWAY_BIN`);
-  const gateway = new Gateway(flags);
+  const gateway = new Gateway(flags, serverCommand);
   running.add(gateway);
   try {
     await gateway.started();
@@ -61,13 +61,13 @@ class Gateway {
   #ended;
   #stopped;
 
-  constructor(flags) {
+  constructor(flags, serverCommand) {
     // A developer's own RINGWAY_ settings would change what is tested.
     const env = Object.fromEntries(
       Object.entries(process.env).filter(([name]) => !name.startsWith("RINGWAY_")),
     );
-    const args = ["serve", "--listen", "127.0.0.1:0", "--admin", "off", ...flags, "--", ...everythingCommand];
-    this.#child = spawn(binary, args, { env, stdio: ["ignore", "pipe", "pipe"] });
+    const args = ["serve", "--listen", "127.0.0.1:0", "--admin", "off", ...flags, "--", ...serverCommand];
+    this.#child = spawn(binary, args, { cwd: here, env, stdio: ["ignore", "pipe", "pipe"] });
     this.#child.stdout.setEncoding("utf8").on("data", (text) => {
       this.#stdout += text;
     });
@@ -142,6 +142,22 @@ class Gateway {
     for (const process of survivors) killProcess(process);
     running.delete(this);
     return { ...how, survivors };
+  }
+
+  /**
+   * Kills the gateway alone, as nothing can be prepared for. Resolves to how many
+   * processes it had, and to those that outlived it; those are killed.
+   */
+  async killAlone() {
+    const below = this.descendants();
+    this.#child.kill("SIGKILL");
+    await this.#ended;
+    const deadline = Date.now() + 10_000;
+    while (below.some(isAlive) && Date.now() < deadline) await sleep(20);
+    const survivors = below.filter(isAlive);
+    for (const process of survivors) killProcess(process);
+    running.delete(this);
+    return { count: below.length, survivors };
   }
 
   /** Ends the gateway and all below it at once. Synchronous: runs at exit too. */
