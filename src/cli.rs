@@ -183,6 +183,9 @@ pub struct ServeFlags {
         help_heading = "Limits"
     )]
     max_calls_per_session: usize,
+    /// Longest resource URI in a request, bytes; a longer one is refused (-32602)
+    #[arg(long, env = "RINGWAY_MAX_URI", default_value = "8KiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
+    max_uri: usize,
     /// Bytes per shard of bodies, of calls that wait for a slow server, and of answers that wait
     /// for slow clients
     #[arg(long, env = "RINGWAY_MAX_BUFFERED", default_value = "256MiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
@@ -376,6 +379,7 @@ impl ServeFlags {
             (self.max_sessions, "--max-sessions"),
             (self.max_calls_per_session, "--max-calls-per-session"),
             (self.max_buffered, "--max-buffered"),
+            (self.max_uri, "--max-uri"),
         ] {
             if value == 0 {
                 return Err(ConfigError::Zero(name));
@@ -392,6 +396,7 @@ impl ServeFlags {
             sessions_max: self.max_sessions.div_ceil(shards),
             calls_max: self.max_calls.div_ceil(shards),
             calls_per_session_max: self.max_calls_per_session,
+            uri_bytes_max: self.max_uri,
             // A quarter: bodies get half, and answers at least the rest, so that a
             // server that takes nothing does not keep clients from being told so.
             waiting_bytes_max: self.max_buffered.div_ceil(4),

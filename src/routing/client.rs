@@ -146,6 +146,11 @@ impl ShardState {
             return Step::Accepted;
         };
         let raw_id = id_field.span.of(text);
+        let uri_bytes = envelope.uri.as_ref().map_or(0, |uri| uri.span.len());
+        if uri_bytes > self.limits.uri_bytes_max {
+            let sentence = "params.uri is longer than the limit (--max-uri)";
+            return Step::Answer(reply::error(Some(raw_id), reply::INVALID_PARAMS, sentence));
+        }
         if self.is_draining {
             return failed(raw_id, Reason::Draining);
         }
@@ -278,6 +283,7 @@ mod tests {
                 sessions_max: 9,
                 calls_max: 9,
                 calls_per_session_max: 3,
+                uri_bytes_max: 20,
                 waiting_bytes_max: 1_000,
                 request_timeout_ms: 1_000,
                 request_timeout_max_ms: 3_000,
@@ -427,6 +433,25 @@ mod tests {
         }
         let other = bench.session();
         assert!(matches!(bench.send(other, CALL).0, Step::InFlight(_)));
+    }
+
+    #[test]
+    fn a_uri_over_the_limit_is_refused() {
+        let mut bench = Bench::new();
+        let session = bench.session();
+        let read = |uri: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{{"uri":"{uri}"}}}}"#
+            )
+        };
+        assert!(matches!(
+            bench.send(session, &read(&"x".repeat(19))).0,
+            Step::Answer(_)
+        ));
+        assert!(matches!(
+            bench.send(session, &read(&"x".repeat(18))).0,
+            Step::InFlight(_)
+        ));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct ShardLimits {
     pub sessions_max: usize,
     pub calls_max: usize,
     pub calls_per_session_max: usize,
+    /// Bytes of `params.uri` as it stands in a request.
+    pub uri_bytes_max: usize,
     /// Bytes of lines that wait for the server.
     pub waiting_bytes_max: usize,
     /// Silence after which a call is answered `timeout`, milliseconds.
