@@ -80,7 +80,7 @@ pub struct ServeFlags {
     #[arg(
         long,
         env = "RINGWAY_LISTEN",
-        default_value = "127.0.0.1:8080",
+        default_value = "127.0.0.1:8080", value_parser = listen,
         value_name = "ADDR:PORT"
     )]
     listen: SocketAddr,
@@ -437,6 +437,11 @@ fn assign_cores(
                 .collect())
         }
     }
+}
+
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let expected = "expected an IP address and a port, like 127.0.0.1:8080 or [::1]:8080";
+    text.parse().map_err(|_| expected.to_owned())
 }
 
 fn admin(text: &str) -> Result<Admin, String> {

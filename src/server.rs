@@ -332,7 +332,8 @@ impl Running {
             }
             Event::Hub(HubEvent::Closed(error)) => {
                 self.status.set_readiness(Readiness::UpstreamDown);
-                self.upstream.end();
+                // How it ended is known in a moment, unless it lives on without
+                // its stdout; then it is ended.
                 self.wait_for_process(PROCESS_PATIENCE);
                 let pause_ms = self.upstream.closed(clock::now());
                 let how = self.process_end.take();
@@ -415,6 +416,7 @@ impl Running {
             ..
         } = self;
         upstream.stop(|patience| wait_for_process(heard, process_end, deferred, patience));
+        tracing::info!("stopped");
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn handshake(wanted: Option<&str>) -> String {
             r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"#,
             r#""resources":{{"subscribe":true,"listChanged":true}},"prompts":{{"listChanged":true}},"logging":{{}}}},"#,
             r#""serverInfo":{{"name":"ringway-demo","version":"{}"}},"#,
-            r#""instructions":"A small server to try Ringway with: call echo, add or slow, subscribe to demo://clock and touch it."}}"#
+            r#""instructions":"A small server to try Ringway with: call echo, add, slow or big, touch demo://clock and read it again."}}"#
         ),
         version,
         env!("CARGO_PKG_VERSION")
