@@ -20,8 +20,9 @@ pub const READ_BYTES_MIN: usize = 2 << 10;
 /// to the body's own size.
 pub const READ_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of later requests that are kept while a request is being answered.
-pub const PIPELINED_BYTES_MAX: usize = READ_BYTES_MAX;
+/// Bytes of later requests that are read while a request is being answered: one
+/// head. They are outside of the budget, so they are few.
+pub const PIPELINED_BYTES_MAX: usize = 16 << 10;
 
 /// Requests of one connection before it lets the others run, where nothing else
 /// makes it wait.

@@ -67,6 +67,8 @@ pub enum ServerError {
     Silent(String, Duration),
     #[error("the handshake with the server {0} failed: {1}")]
     Handshake(String, OpenError),
+    #[error("the server {0} has ended, but something of it lives on and holds its pipes open")]
+    Stuck(String),
     #[error("the thread {0} has ended: {1}")]
     Thread(String, String),
 }
@@ -305,7 +307,11 @@ impl Running {
                 None => {}
             }
             if self.upstream.tick(clock::now()) {
+                self.process_end = None;
                 self.status.count_start();
+            }
+            if self.upstream.is_stuck(clock::now()) {
+                return Err(ServerError::Stuck(self.upstream.name()));
             }
         }
     }
@@ -347,6 +353,7 @@ impl Running {
             }
             Event::ServerEnded { number, how } if self.upstream.is_current(number) => {
                 self.process_end = Some(how);
+                self.status.set_readiness(Readiness::UpstreamDown);
                 // Others of its group may hold its stdout open.
                 self.upstream.end();
             }

@@ -62,6 +62,13 @@ impl Inbound {
             if self.bytes.capacity() > READ_BYTES_MAX {
                 self.bytes = Vec::new();
             }
+        } else if self.bytes.capacity() > 2 * READ_BYTES_MAX
+            && self.unread().len() <= READ_BYTES_MAX
+        {
+            // A few bytes behind a large body must not keep its room, which no
+            // longer counts against the budget.
+            self.bytes = self.unread().to_vec();
+            self.used = 0;
         }
     }
 
@@ -126,6 +133,7 @@ impl Inbound {
             self.bytes = bytes;
             self.used = 0;
         } else {
+            self.bytes.reserve_exact(bytes.len());
             self.bytes.extend_from_slice(&bytes);
         }
         if matches!(result, Ok(0)) {
@@ -199,5 +207,5 @@ fn make_room(bytes: &mut Vec<u8>, expected: usize) {
     let room = bytes
         .len()
         .clamp(READ_BYTES_MIN, READ_BYTES_MAX.max(bytes.len()));
-    bytes.reserve(room.min(most.max(1)));
+    bytes.reserve_exact(room.min(most.max(1)));
 }

@@ -7,11 +7,16 @@ use std::time::Duration;
 
 use super::events::{Event, wait_for_child};
 use super::hub_thread::HubOrder;
+use crate::limits::CHILD_EXIT_MS;
 use crate::routing::back_off::BackOff;
 use crate::routing::time::Millis;
 use crate::runtime::bell::Post;
+use crate::runtime::clock;
 use crate::upstream::child::{self, Group, ServerCommand, StartError};
 use crate::upstream::stderr;
+
+/// How long the pipes of a server that was killed may stay open.
+const ENDING_MS: u64 = 2 * CHILD_EXIT_MS;
 
 /// The server and where it is in its life.
 pub(super) struct Upstream {
@@ -38,7 +43,11 @@ enum Life {
     /// Serving since then.
     Up { group: Group, since: Millis },
     /// Its stdout has ended or its process has: killed, and waited for by the hub.
-    Ending { ready: Option<Millis> },
+    Ending {
+        ready: Option<Millis>,
+        /// When its pipes should long have ended.
+        deadline: Millis,
+    },
 }
 
 impl Upstream {
@@ -104,8 +113,22 @@ impl Upstream {
             Life::Starting { .. } => None,
             Life::Ending { .. } | Life::Resting { .. } => return,
         };
-        // Replacing the life drops the group, which kills what is left of it.
-        self.life = Life::Ending { ready };
+        // Replacing the life drops the group, which kills what is left of it and
+        // may take its time; the deadline counts from there.
+        self.life = Life::Ending {
+            ready,
+            deadline: Millis::NEVER,
+        };
+        self.life = Life::Ending {
+            ready,
+            deadline: clock::now().after(ENDING_MS),
+        };
+    }
+
+    /// Something of the server lives on and holds its pipes open, although all
+    /// that is known of it was killed.
+    pub(super) fn is_stuck(&self, now: Millis) -> bool {
+        matches!(&self.life, Life::Ending { deadline, .. } if *deadline <= now)
     }
 
     /// Waits a moment for the last words of a server that has ended.
@@ -120,7 +143,7 @@ impl Upstream {
     pub(super) fn closed(&mut self, now: Millis) -> u64 {
         self.end();
         let ready = match &self.life {
-            Life::Ending { ready } => *ready,
+            Life::Ending { ready, .. } => *ready,
             _ => None,
         };
         let start = self.back_off.next_start(ready, now);
@@ -133,7 +156,8 @@ impl Upstream {
         match &self.life {
             Life::Resting { start } => Some(*start),
             Life::Starting { deadline, .. } => Some(*deadline),
-            Life::Up { .. } | Life::Ending { .. } => None,
+            Life::Ending { deadline, .. } => Some(*deadline),
+            Life::Up { .. } => None,
         }
     }
 
@@ -165,7 +189,13 @@ impl Upstream {
     /// Stops the server politely: its stdin is closed, then signals. `ended`
     /// waits up to a time for the end of its process.
     pub(super) fn stop(&mut self, ended: impl FnMut(Duration) -> bool) {
-        let life = std::mem::replace(&mut self.life, Life::Ending { ready: None });
+        let life = std::mem::replace(
+            &mut self.life,
+            Life::Ending {
+                ready: None,
+                deadline: Millis::NEVER,
+            },
+        );
         if let Life::Starting { group, .. } | Life::Up { group, .. } = life {
             if self.hub.send(HubOrder::StopWriting).is_err() {
                 tracing::warn!("the hub does not take the order to close the server's stdin");

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::guard;
 use super::hub::ServerPipes;
@@ -202,6 +202,18 @@ impl Group {
     }
 }
 
+impl Group {
+    /// Whether the guard has ended. It is not reaped by this: its number stays
+    /// the group's, so that the group can still be signalled.
+    fn guard_has_ended(&self) -> bool {
+        let Some(pid) = Pid::from_raw(self.guard.id() as i32) else {
+            return true;
+        };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
+    }
+}
+
 impl Drop for Group {
     /// The guard kills all that is left when its socket ends. It is waited for,
     /// so that nothing of this server lives when the next is started.
@@ -209,11 +221,12 @@ impl Drop for Group {
         let _ = self.socket.shutdown(Shutdown::Write);
         let deadline = Instant::now() + Duration::from_millis(CHILD_EXIT_MS);
         while Instant::now() < deadline {
-            if !matches!(self.guard.try_wait(), Ok(None)) {
-                return;
+            if self.guard_has_ended() {
+                break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        // A guard that was itself killed has killed nobody.
         self.signal(Signal::KILL);
         let _ = self.guard.wait();
     }
