@@ -15,6 +15,7 @@ use crate::routing::shard::ShardLimits;
 use crate::runtime::cores;
 use crate::runtime::driver::{DriverChoice, RingFlags};
 use crate::upstream::child::ServerCommand;
+use crate::wire::scan::ID_BYTES_MAX;
 
 /// Ringway: an MCP gateway. Many Streamable HTTP clients share one MCP server.
 #[derive(Debug, Parser)]
@@ -186,6 +187,9 @@ pub struct ServeFlags {
     /// Longest resource URI in a request, bytes; a longer one is refused (-32602)
     #[arg(long, env = "RINGWAY_MAX_URI", default_value = "8KiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
     max_uri: usize,
+    /// Longest id or progress token of a request, bytes; at most 1KiB
+    #[arg(long, env = "RINGWAY_MAX_ID", default_value = "1KiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
+    max_id: usize,
     /// Bytes per shard of bodies, of calls that wait for a slow server, and of answers that wait
     /// for slow clients
     #[arg(long, env = "RINGWAY_MAX_BUFFERED", default_value = "256MiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
@@ -297,6 +301,8 @@ pub enum ConfigError {
     Shards,
     #[error("--max-calls must be from 1 to {SLOTS_MAX} for each shard")]
     Calls,
+    #[error("--max-id must be at most {ID_BYTES_MAX} bytes")]
+    Id,
     #[error("{0} must be at least 1")]
     Zero(&'static str),
     #[error("--pin names core {0}, which this process may not use")]
@@ -360,6 +366,7 @@ impl ServeFlags {
                 policy,
                 response_mode: self.response_mode,
                 body_bytes_max: self.max_body,
+                id_bytes_max: self.max_id,
                 connections_max: self.max_connections.div_ceil(shards),
                 header_timeout_ms: milliseconds(self.header_timeout),
                 body_timeout_ms: milliseconds(self.body_timeout),
@@ -380,10 +387,14 @@ impl ServeFlags {
             (self.max_calls_per_session, "--max-calls-per-session"),
             (self.max_buffered, "--max-buffered"),
             (self.max_uri, "--max-uri"),
+            (self.max_id, "--max-id"),
         ] {
             if value == 0 {
                 return Err(ConfigError::Zero(name));
             }
+        }
+        if self.max_id > ID_BYTES_MAX {
+            return Err(ConfigError::Id);
         }
         if !(1..=SLOTS_MAX).contains(&self.max_calls.div_ceil(shards)) {
             return Err(ConfigError::Calls);

@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use serde_json::json;
-use support::mcp::{LATEST, initialize_body, ping_body};
+use support::mcp::{LATEST, initialize_body, ping_body, request_body};
 use support::{
     Gateway, Layout, Raw, Request, Response, Scratch, Script, Session, Upstream, on_every_layout,
     wait_until,
@@ -326,5 +326,25 @@ fn calls_over_either_limit_are_refused_inside_the_session() {
         }
         let fresh = Session::open(&gateway);
         assert!(gateway.ask(&fresh.call("1", "echo", "{}")).result()["content"].is_array());
+    });
+}
+
+/// An id over the limit is not a readable id; a token over it is refused with the id.
+#[test]
+fn ids_and_tokens_over_the_limit_are_refused() {
+    on_every_layout(|layout| {
+        let gateway = layout.start(&["--max-id", "16"], Upstream::Demo);
+        let session = Session::open(&gateway);
+        let ask = |id: &str, token: &str| {
+            let meta = format!(
+                r#"{{"name":"echo","arguments":{{"message":"m"}},"_meta":{{"progressToken":{token}}}}}"#
+            );
+            gateway.ask(&session.post(request_body(id, "tools/call", &meta)))
+        };
+        let (fits, over) = ("\"12345678901234\"", "\"123456789012345\"");
+        assert!(ask(fits, fits).message()["result"].is_object());
+        ask(over, "1").expect_error(400, -32600, None);
+        ask("7", over).expect_error(200, -32602, Some("7"));
+        assert!(ask("8", "8").message()["result"].is_object());
     });
 }

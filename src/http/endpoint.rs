@@ -181,6 +181,12 @@ fn check_version(
     Ok(())
 }
 
+/// The error that tells a fault, with the id where it was readable.
+fn fault_body(text: &[u8], fault: Fault, id: Option<&scan::Field>) -> Vec<u8> {
+    let id = id.map(|field| field.span.of(text));
+    reply::error(id, fault.code(), fault.sentence())
+}
+
 fn not_acceptable() -> Verdict {
     Verdict::error(
         406,
@@ -206,6 +212,22 @@ impl Post<'_> {
                     .and_then(|text| Version::parse(text.as_bytes()))
                     .is_none()
             })
+    }
+
+    /// An id or a token over `--max-id`.
+    fn too_long(&self, envelope: &Envelope<'_>) -> Option<Fault> {
+        let is_over = |field: &Option<scan::Field>| {
+            let bytes = field.as_ref().map_or(0, |field| field.span.len());
+            bytes > self.shard.config.id_bytes_max
+        };
+        match (
+            is_over(&envelope.id),
+            is_over(&envelope.meta_progress_token),
+        ) {
+            (true, _) => Some(Fault::IdTooLong),
+            (false, true) => Some(Fault::TokenTooLong),
+            (false, false) => None,
+        }
     }
 
     fn begin(&self, form: Form) -> ReplyTo {
@@ -234,6 +256,10 @@ impl Post<'_> {
         let sse = self.sse();
         if is_request && sse.is_none() {
             return Err(not_acceptable());
+        }
+        if let Some(fault) = self.too_long(envelope) {
+            let id = envelope.id.filter(|_| fault == Fault::TokenTooLong);
+            return self.unscannable(text, &ScanError { fault, id });
         }
         let id = envelope.id.as_ref().map(|field| field.span.of(text));
         if is_request && envelope.method == "initialize" {
@@ -391,10 +417,11 @@ impl Post<'_> {
         for (part, (text, scanned)) in messages.iter().enumerate() {
             reply_to.part = part as u16;
             match scanned {
-                Err(error) => {
-                    let id = error.id.as_ref().map(|field| field.span.of(text));
-                    let fault: Fault = error.fault;
-                    ready.push(reply::error(id, fault.code(), fault.sentence()));
+                Err(error) => ready.push(fault_body(text, error.fault, error.id.as_ref())),
+                Ok(envelope) if self.too_long(envelope).is_some() => {
+                    let fault = self.too_long(envelope).unwrap_or(Fault::IdTooLong);
+                    let id = envelope.id.filter(|_| fault == Fault::TokenTooLong);
+                    ready.push(fault_body(text, fault, id.as_ref()));
                 }
                 Ok(envelope) if self.is_modern(text, envelope) => {
                     let id = envelope.id.as_ref().map(|field| field.span.of(text));

@@ -53,6 +53,9 @@ pub struct FaceConfig {
     pub response_mode: ResponseMode,
     /// Bytes of a request body at most.
     pub body_bytes_max: usize,
+    /// Bytes of an id or a progress token at most; the scan's own bound is
+    /// [`crate::wire::scan::ID_BYTES_MAX`].
+    pub id_bytes_max: usize,
     /// Connections of one shard at most.
     pub connections_max: usize,
     /// From the first byte of a head to its end.
