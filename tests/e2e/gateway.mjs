@@ -5,14 +5,14 @@
 
 import { spawn } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
 
 /** The gateway under test: RINGWAY_BIN, or the dev build of this repository. */
-export const binary = process.env.RINGWAY_BIN ?? join(here, "../../target/debug/ringway");
+export const binary = resolve(process.env.RINGWAY_BIN ?? join(here, "../../target/debug/ringway"));
 
 /** The command line of the reference server, speaking stdio. */
 export const everythingCommand = [
