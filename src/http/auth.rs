@@ -191,7 +191,8 @@ impl Tokens {
     }
 
     /// The name of a token.
-    pub fn name(&self, id: TokenId) -> Option<&str> {
+    #[cfg(test)]
+    fn name(&self, id: TokenId) -> Option<&str> {
         let entry = self.entries.iter().find(|entry| entry.id == id)?;
         Some(&entry.name)
     }
