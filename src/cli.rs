@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::http::policy::{Policy, PolicyError};
 use crate::http::shard::{FaceConfig, ResponseMode};
-use crate::limits::{SHARDS_MAX, SLOTS_MAX};
+use crate::limits::{CALLS_MAX, SHARDS_MAX};
 use crate::routing::shard::ShardLimits;
 use crate::runtime::cores;
 use crate::runtime::driver::{DriverChoice, RingFlags};
@@ -116,9 +116,14 @@ pub struct ServeFlags {
     /// A client that vanishes while its call is in flight: let the call run, or cancel it
     #[arg(long, env = "RINGWAY_ON_DISCONNECT", default_value = "run")]
     on_disconnect: OnDisconnect,
-    /// Form of answers for clients that take both: auto and json give JSON
+    /// Form of answers for clients that take both: auto gives JSON, or SSE when progress comes
+    /// before the answer
     #[arg(long, env = "RINGWAY_RESPONSE_MODE", default_value = "auto")]
     response_mode: ResponseMode,
+    /// Whether GET opens a stream, on which clients are told of changes; with off it is answered
+    /// 405, and neither listChanged nor subscribe is offered
+    #[arg(long, env = "RINGWAY_GET_STREAMS", default_value = "on")]
+    get_streams: Switch,
 
     /// Threads that serve connections [default: 1 up to 2 cores, else cores minus 1]
     #[arg(long, env = "RINGWAY_SHARDS", help_heading = "Threads")]
@@ -184,6 +189,22 @@ pub struct ServeFlags {
         help_heading = "Limits"
     )]
     max_calls_per_session: usize,
+    /// Resource subscriptions at most in one session
+    #[arg(
+        long,
+        env = "RINGWAY_MAX_SUBSCRIPTIONS_PER_SESSION",
+        default_value_t = 1_024,
+        help_heading = "Limits"
+    )]
+    max_subscriptions_per_session: usize,
+    /// Tasks at most in one session that are not finished
+    #[arg(
+        long,
+        env = "RINGWAY_MAX_TASKS_PER_SESSION",
+        default_value_t = 256,
+        help_heading = "Limits"
+    )]
+    max_tasks_per_session: usize,
     /// Longest resource URI in a request, bytes; a longer one is refused (-32602)
     #[arg(long, env = "RINGWAY_MAX_URI", default_value = "8KiB", value_parser = bytes, value_name = "BYTES", help_heading = "Limits")]
     max_uri: usize,
@@ -213,6 +234,9 @@ pub struct ServeFlags {
     /// For a client to take the next part of a response
     #[arg(long, env = "RINGWAY_WRITE_TIMEOUT", default_value = "30s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
     write_timeout: Duration,
+    /// Silence of an answer or a GET stream after which it is kept alive by a blank or a comment
+    #[arg(long, env = "RINGWAY_KEEP_ALIVE", default_value = "15s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
+    keep_alive: Duration,
     /// For the server to answer the handshake
     #[arg(long, env = "RINGWAY_START_TIMEOUT", default_value = "30s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
     start_timeout: Duration,
@@ -242,6 +266,12 @@ pub struct ServeFlags {
         help_heading = "Log"
     )]
     log_level: LogLevel,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
 }
 
 /// What becomes of a call whose client has vanished.
@@ -299,7 +329,7 @@ pub struct Config {
 pub enum ConfigError {
     #[error("--shards must be from 1 to {SHARDS_MAX}")]
     Shards,
-    #[error("--max-calls must be from 1 to {SLOTS_MAX} for each shard")]
+    #[error("--max-calls must be from 1 to {CALLS_MAX} for each shard")]
     Calls,
     #[error("--max-id must be at most {ID_BYTES_MAX} bytes")]
     Id,
@@ -374,6 +404,8 @@ impl ServeFlags {
                 write_timeout_ms: milliseconds(self.write_timeout),
                 buffered_bytes_max: self.max_buffered,
                 cancel_on_disconnect: self.on_disconnect == OnDisconnect::Cancel,
+                get_streams: self.get_streams == Switch::On,
+                keep_alive_ms: milliseconds(self.keep_alive),
             },
         })
     }
@@ -386,6 +418,11 @@ impl ServeFlags {
             (self.max_sessions, "--max-sessions"),
             (self.max_calls_per_session, "--max-calls-per-session"),
             (self.max_buffered, "--max-buffered"),
+            (
+                self.max_subscriptions_per_session,
+                "--max-subscriptions-per-session",
+            ),
+            (self.max_tasks_per_session, "--max-tasks-per-session"),
             (self.max_uri, "--max-uri"),
             (self.max_id, "--max-id"),
         ] {
@@ -396,7 +433,7 @@ impl ServeFlags {
         if self.max_id > ID_BYTES_MAX {
             return Err(ConfigError::Id);
         }
-        if !(1..=SLOTS_MAX).contains(&self.max_calls.div_ceil(shards)) {
+        if !(1..=CALLS_MAX).contains(&self.max_calls.div_ceil(shards)) {
             return Err(ConfigError::Calls);
         }
         Ok(())
@@ -407,6 +444,8 @@ impl ServeFlags {
             sessions_max: self.max_sessions.div_ceil(shards),
             calls_max: self.max_calls.div_ceil(shards),
             calls_per_session_max: self.max_calls_per_session,
+            subscriptions_per_session_max: self.max_subscriptions_per_session,
+            tasks_per_session_max: self.max_tasks_per_session,
             uri_bytes_max: self.max_uri,
             // A quarter: bodies get half, and answers at least the rest, so that a
             // server that takes nothing does not keep clients from being told so.

@@ -9,8 +9,11 @@ pub const SHARDS_MAX: usize = 255;
 /// a late answer meets a generation that has moved on and not a fresh call.
 pub const SLOTS_BEFORE_REUSE: usize = 4_096;
 
-/// Calls in flight on one shard at most: a slot has twenty bits in an id.
+/// Call slots of one shard at most: a slot has twenty bits in an id.
 pub const SLOTS_MAX: usize = 1 << 20;
+
+/// Calls in flight on one shard at most: as many slots may be kept by tasks.
+pub const CALLS_MAX: usize = SLOTS_MAX / 2;
 
 /// First read buffer of a connection, bytes: a head and a 200-byte call fit,
 /// and ten thousand idle connections cost 20 MiB.
@@ -76,6 +79,47 @@ pub const HANDOVERS_PER_TURN: usize = 64;
 /// Connections on their way to one shard at most: a restarted load balancer
 /// brings thousands at once, and each costs 64 bytes here.
 pub const HANDOVERS_MAX: usize = 16_384;
+
+/// Bytes of events that a GET stream writes at once, about: what a client that
+/// does not read keeps is bounded by it.
+pub const STREAM_WRITE_BYTES: usize = 16 << 10;
+
+/// Updates of resources below a subscribed one that a session keeps apart while
+/// its stream does not take them; further ones are told as an update of the
+/// subscribed one.
+pub const SUB_RESOURCE_MARKS_MAX: usize = 64;
+
+/// Longest URI of an update that is passed on, bytes: a session may hold some
+/// dozens that its client did not choose.
+pub const UPDATED_URI_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of progress that wait for one client, about; over it the older half is
+/// dropped. A burst of a thousand messages fits.
+pub const PROGRESS_BYTES_MAX: usize = 1 << 20;
+
+/// Longest message about a task that is kept as a mark, bytes.
+pub const TASK_NEWS_BYTES_MAX: usize = 16 << 10;
+
+/// Longest answer that is looked into for a task or its status, bytes: walking a
+/// document costs some dozen times its size for a moment.
+pub const TASK_ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Longest answer to `tasks/list`, bytes; one over it is refused.
+pub const TASK_LIST_BYTES_MAX: usize = 8 << 20;
+
+/// Cursors of `tasks/list` that a session may use: the last ones it was given.
+pub const TASK_CURSORS_MAX: usize = 16;
+
+/// Calls that asked for a task, were sent, and ended without their answer: what
+/// their late answer tells of has no owner and is cancelled.
+pub const ORPHANS_MAX: usize = 4_096;
+
+/// Bytes that a client sends on the connection of its GET stream before it is
+/// closed; nothing is expected there.
+pub const STREAM_IGNORED_BYTES_MAX: usize = 64 << 10;
+
+/// Times that a session's GET stream is replaced before the log says so, once.
+pub const REPLACEMENTS_LOGGED: u32 = 10;
 
 /// Granularity of every deadline on a shard, milliseconds.
 pub const TICK_MS: u64 = 50;

@@ -195,9 +195,16 @@ fn longest_time_holds_although_the_server_reports_progress() {
         let session = Session::open(&gateway);
         let params = r#"{"name":"slow","arguments":{"steps":1000,"interval_ms":50},"_meta":{"progressToken":"t"}}"#;
         let request = session.post(support::mcp::request_body("5", "tools/call", params));
-        let response = gateway.ask(&request);
-        let error = response.expect_error(200, -32603, Some("5"));
-        assert_eq!(error["data"]["reason"], "timeout", "{response}");
+        let json = gateway.ask(&request.clone().set("Accept", "application/json"));
+        let error = json.expect_error(200, -32603, Some("5"));
+        assert_eq!(error["data"]["reason"], "timeout", "{json}");
+        // The same behind some progress.
+        let stream = gateway.ask(&request);
+        let messages = stream.messages();
+        assert!(messages.len() >= 2, "{stream}");
+        let last = messages.last().expect("some");
+        assert_eq!(last["id"], 5, "{stream}");
+        assert_eq!(last["error"]["data"]["reason"], "timeout", "{stream}");
     });
 }
 

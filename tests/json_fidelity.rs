@@ -105,7 +105,8 @@ fn initialize_result_keeps_the_servers_bytes() {
     on_both_drivers(|layout| {
         let line = format!(r#"{{"jsonrpc":"2.0","id":@ID@,"result":{result}}}"#);
         let arguments = ["--initialize", &support::hex(line.as_bytes())];
-        let gateway = layout.start(&[], Upstream::Python("scripted.py", &arguments));
+        let flags = ["--get-streams", "off"];
+        let gateway = layout.start(&flags, Upstream::Python("scripted.py", &arguments));
         let response = gateway.ask(&Request::post(initialize_body("\"i\"", "2025-06-18")));
         let seen = response.text();
         for kept in [
@@ -118,6 +119,13 @@ fn initialize_result_keeps_the_servers_bytes() {
         }
         assert_eq!(response.result()["protocolVersion"], "2025-06-18");
         assert!(!seen.contains("listChanged"), "{seen}");
+        // With streams nothing has to be taken out.
+        let gateway = layout.start(&[], Upstream::Python("scripted.py", &arguments));
+        let response = gateway.ask(&Request::post(initialize_body("\"i\"", "2025-11-25")));
+        assert_eq!(
+            raw_member(&response.text(), "result").as_deref(),
+            Some(result)
+        );
     });
 }
 

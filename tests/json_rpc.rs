@@ -65,10 +65,13 @@ fn id_comes_back_byte_for_byte() {
             // Answers of the gateway's own and errors carry it too.
             let response = connection.ask(&session.post(ping_body(id)));
             assert_eq!(response.raw_id().as_deref(), Some(id), "{response}");
-            let subscribe = session.post(request_body(id, "resources/subscribe", r#"{"uri":"x"}"#));
+            let response = connection.ask(&session.subscribe(id, "x"));
+            assert_eq!(response.status, 200, "{id}: {response}");
+            assert_eq!(response.raw_id().as_deref(), Some(id), "{response}");
+            let subscribe = session.post(request_body(id, "resources/subscribe", "{}"));
             connection
                 .ask(&subscribe)
-                .expect_error(200, -32601, Some(id));
+                .expect_error(200, -32602, Some(id));
         }
     });
 }

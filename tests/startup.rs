@@ -391,6 +391,8 @@ fn help_and_version_are_printed() {
             "allow-origin",
             "allow-host",
             "response-mode",
+            "get-streams",
+            "keep-alive",
             "driver",
             "uring-flags",
             "log-format",
@@ -399,6 +401,8 @@ fn help_and_version_are_printed() {
             "max-sessions",
             "max-calls",
             "max-calls-per-session",
+            "max-subscriptions-per-session",
+            "max-tasks-per-session",
         ] {
             let variable = format!("RINGWAY_{}", flag.to_uppercase().replace('-', "_"));
             assert!(

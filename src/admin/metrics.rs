@@ -38,7 +38,7 @@ type Number = fn(&ShardSnapshot) -> u64;
 /// A metric with one number a shard: name without prefix, help, number.
 type OfShard = (&'static str, &'static str, Number);
 
-const GAUGES: [OfShard; 4] = [
+const GAUGES: [OfShard; 7] = [
     (
         "connections",
         "Connections of clients that are open.",
@@ -55,10 +55,21 @@ const GAUGES: [OfShard; 4] = [
         "Bytes held in bodies, queues and replies.",
         |s| s.buffered_bytes,
     ),
+    ("streams", "GET streams that are open.", |s| s.streams),
+    (
+        "subscriptions",
+        "Resource subscriptions of all sessions.",
+        |s| s.subscriptions,
+    ),
+    (
+        "tasks",
+        "Tasks that sessions own, finished ones included until they are forgotten.",
+        |s| s.tasks,
+    ),
 ];
 
 /// The encoder appends `_total` to each name.
-const COUNTERS: [OfShard; 5] = [
+const COUNTERS: [OfShard; 8] = [
     ("received_bytes", "Bytes read from clients.", |s| {
         s.received_bytes
     }),
@@ -72,6 +83,21 @@ const COUNTERS: [OfShard; 5] = [
         "evicted_connections",
         "Connections ended because they held the most of what was over the budget.",
         |s| s.evicted_connections,
+    ),
+    (
+        "replaced_streams",
+        "GET streams that a newer one of the same session replaced.",
+        |s| s.replaced_streams,
+    ),
+    (
+        "progress_events",
+        "Progress messages put on the streams of their calls.",
+        |s| s.progress_events,
+    ),
+    (
+        "stream_events",
+        "Events put on GET streams: changed lists, updated resources, news of tasks.",
+        |s| s.stream_events,
     ),
     (
         "version_differs",
@@ -336,6 +362,12 @@ mod tests {
         shard.calls[Method::ToolsCall as usize][Outcome::Timeout as usize] = 12;
         shard.http_requests[1] = 13;
         shard.drops[DropReason::ClientGone as usize] = 14;
+        shard.streams = 19;
+        shard.subscriptions = 20;
+        shard.tasks = 21;
+        shard.replaced_streams = 22;
+        shard.progress_events = 23;
+        shard.stream_events = 24;
         snapshot.hub.drops[DropReason::NotJson as usize] = 15;
         snapshot.hub.quoted_ids = 16;
         snapshot.hub.upstream_restarts = 17;
@@ -352,6 +384,12 @@ mod tests {
             ("ringway_handovers_total{shard=\"1\"}", "7"),
             ("ringway_evicted_connections_total{shard=\"1\"}", "18"),
             ("ringway_version_differs_total{shard=\"1\"}", "8"),
+            ("ringway_streams{shard=\"1\"}", "19"),
+            ("ringway_subscriptions{shard=\"1\"}", "20"),
+            ("ringway_tasks{shard=\"1\"}", "21"),
+            ("ringway_replaced_streams_total{shard=\"1\"}", "22"),
+            ("ringway_progress_events_total{shard=\"1\"}", "23"),
+            ("ringway_stream_events_total{shard=\"1\"}", "24"),
             (
                 "ringway_mailbox_depth{shard=\"1\",mailbox=\"to_shard\"}",
                 "9",
@@ -422,7 +460,7 @@ mod tests {
     }
 
     /// What dashboards and alarms are built on: a name that goes breaks them.
-    const NAMES: [&str; 20] = [
+    const NAMES: [&str; 26] = [
         "ringway_build_info",
         "ringway_buffered_bytes",
         "ringway_call_duration_seconds",
@@ -435,11 +473,17 @@ mod tests {
         "ringway_handovers_total",
         "ringway_http_requests_total",
         "ringway_mailbox_depth",
+        "ringway_progress_events_total",
         "ringway_quoted_ids_total",
         "ringway_received_bytes_total",
+        "ringway_replaced_streams_total",
         "ringway_sent_bytes_total",
         "ringway_sessions",
         "ringway_start_time_seconds",
+        "ringway_stream_events_total",
+        "ringway_streams",
+        "ringway_subscriptions",
+        "ringway_tasks",
         "ringway_upstream_restarts_total",
         "ringway_upstream_up",
         "ringway_version_differs_total",

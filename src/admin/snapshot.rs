@@ -38,6 +38,12 @@ pub struct ShardSnapshot {
     pub calls_in_flight: u64,
     /// Bytes held in bodies, queues and replies.
     pub buffered_bytes: u64,
+    /// GET streams that are open.
+    pub streams: u64,
+    /// Resource subscriptions of all sessions.
+    pub subscriptions: u64,
+    /// Tasks that sessions own, finished ones included until they are forgotten.
+    pub tasks: u64,
     /// Calls that have ended.
     pub calls: CallCounts,
     /// How long the calls took that have ended.
@@ -53,6 +59,12 @@ pub struct ShardSnapshot {
     pub handovers: u64,
     /// Connections ended because they held the most of what was over the budget.
     pub evicted_connections: u64,
+    /// GET streams that a newer one of the same session replaced.
+    pub replaced_streams: u64,
+    /// Progress messages put on clients' streams.
+    pub progress_events: u64,
+    /// Events put on GET streams.
+    pub stream_events: u64,
     /// Requests whose `MCP-Protocol-Version` is supported but not the session's.
     pub version_differs: u64,
     /// Batches from the hub that wait for this shard.

@@ -97,10 +97,12 @@ pub(super) fn resource_updated(out: &mut Vec<u8>, uri: &str) {
     );
 }
 
-/// Says that the tool list has changed.
-pub(super) fn tools_changed(out: &mut Vec<u8>) {
-    out.extend_from_slice(
-        b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n",
+/// Says that a list has changed: `tools`, `resources` or `prompts`.
+pub(super) fn list_changed(out: &mut Vec<u8>, list: &str) {
+    // A Vec takes every write.
+    let _ = writeln!(
+        out,
+        "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/{list}/list_changed\"}}"
     );
 }
 

@@ -1,10 +1,11 @@
 //! What the demo server offers besides tools: its handshake, two resources and
-//! one prompt. Resources change only when they are touched; subscriptions are
-//! kept per process, as a shared server keeps them.
+//! one prompt, and what `grow` adds to them. Resources change only when they are
+//! touched; subscriptions are kept per process, as a shared server keeps them.
 
 use std::collections::HashSet;
 
 use super::answer::json_string;
+use super::extras::Extras;
 use super::limits::{SUBSCRIPTIONS_MAX, URI_BYTES_MAX};
 
 /// Legacy versions, newest last: the answer to a version that is not known.
@@ -22,16 +23,21 @@ const LEVELS: [&str; 8] = [
     "emergency",
 ];
 
-pub(super) const RESOURCES: &str = concat!(
+/// The built-in resources as a JSON list without its closing bracket.
+const RESOURCES: &str = concat!(
     r#"{"resources":[{"uri":"demo://clock","name":"clock","description":"A counter that moves when it is touched","mimeType":"text/plain"},"#,
-    r#"{"uri":"demo://notes","name":"notes","description":"A page of notes with a revision number","mimeType":"text/plain"}]}"#
+    r#"{"uri":"demo://notes","name":"notes","description":"A page of notes with a revision number","mimeType":"text/plain"}"#
 );
 
 pub(super) const RESOURCE_TEMPLATES: &str = r#"{"resourceTemplates":[]}"#;
 
-pub(super) const PROMPTS: &str = concat!(
+/// The URI of a resource that `grow` has added is this and its name.
+const EXTRA_URI: &str = "demo://";
+
+/// The built-in prompt as a JSON list without its closing bracket.
+const PROMPTS: &str = concat!(
     r#"{"prompts":[{"name":"greet","description":"Asks for a greeting","#,
-    r#""arguments":[{"name":"name","description":"Who is greeted","required":true}]}]}"#
+    r#""arguments":[{"name":"name","description":"Who is greeted","required":true}]}"#
 );
 
 /// The result of `initialize`: the client's version if it is known.
@@ -66,6 +72,35 @@ pub(super) fn greeting(name: &str) -> String {
     )
 }
 
+/// The prompts besides `greet`.
+#[derive(Debug, Default)]
+pub(super) struct Prompts {
+    pub(super) extras: Extras,
+}
+
+impl Prompts {
+    /// The result of `prompts/list`.
+    pub(super) fn list(&self) -> String {
+        let mut list = String::from(PROMPTS);
+        for name in self.extras.names() {
+            list.push_str(&format!(
+                r#",{{"name":"{name}","description":"Says its own name"}}"#
+            ));
+        }
+        list.push_str("]}");
+        list
+    }
+
+    /// The result of `prompts/get` for a prompt that `grow` has added.
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        self.extras.holds(name).then(|| {
+            format!(
+                r#"{{"messages":[{{"role":"user","content":{{"type":"text","text":"{name}"}}}}]}}"#
+            )
+        })
+    }
+}
+
 /// Why a subscription was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SubscribeError {
@@ -81,15 +116,31 @@ pub(super) struct Resources {
     clock: u64,
     notes: u64,
     subscribed: HashSet<String>,
+    pub(super) extras: Extras,
 }
 
 impl Resources {
+    /// The result of `resources/list`.
+    pub(super) fn list(&self) -> String {
+        let mut list = String::from(RESOURCES);
+        for name in self.extras.names() {
+            list.push_str(&format!(
+                r#",{{"uri":"{EXTRA_URI}{name}","name":"{name}","description":"Holds its own name","mimeType":"text/plain"}}"#
+            ));
+        }
+        list.push_str("]}");
+        list
+    }
+
     /// The result of `resources/read`; `None` if there is no such resource.
     pub(super) fn read(&self, uri: &str) -> Option<String> {
         let text = match uri {
             "demo://clock" => format!("tick {}", self.clock),
             "demo://notes" => format!("Notes, revision {}.", self.notes),
-            _ => return None,
+            _ => uri
+                .strip_prefix(EXTRA_URI)
+                .filter(|name| self.extras.holds(name))?
+                .to_owned(),
         };
         Some(format!(
             r#"{{"contents":[{{"uri":"{uri}","mimeType":"text/plain","text":"{text}"}}]}}"#

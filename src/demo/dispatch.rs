@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::answer::{self, code};
-use super::catalogue::{self, Resources};
+use super::catalogue::{self, Prompts, Resources};
 use super::limits::ID_BYTES_MAX;
 use super::message::{Fault, Message, Params, Shape};
 use super::slow::SlowCalls;
@@ -19,6 +19,7 @@ struct Refusal(i32, String);
 pub(super) struct Demo {
     tools: Tools,
     resources: Resources,
+    prompts: Prompts,
     slow: SlowCalls,
 }
 
@@ -118,7 +119,7 @@ impl Demo {
             }
             "ping" => answer::result(out, id, "{}"),
             "tools/list" => answer::result(out, id, &self.tools.list()),
-            "resources/list" => answer::result(out, id, catalogue::RESOURCES),
+            "resources/list" => answer::result(out, id, &self.resources.list()),
             "resources/templates/list" => {
                 answer::result(out, id, catalogue::RESOURCE_TEMPLATES);
             }
@@ -132,8 +133,8 @@ impl Demo {
                 self.resources.unsubscribe(&uri(&params)?);
                 answer::result(out, id, "{}");
             }
-            "prompts/list" => answer::result(out, id, catalogue::PROMPTS),
-            "prompts/get" => answer::result(out, id, &prompt(&params)?),
+            "prompts/list" => answer::result(out, id, &self.prompts.list()),
+            "prompts/get" => answer::result(out, id, &self.prompt(&params)?),
             "logging/setLevel" => {
                 if !params.level.text().is_some_and(|l| catalogue::is_level(&l)) {
                     return Err(invalid("level must be a log level"));
@@ -173,8 +174,14 @@ impl Demo {
             arguments,
             now,
         };
-        self.tools
-            .call(&name, &call, &mut self.resources, &mut self.slow, out);
+        self.tools.call(
+            &name,
+            &call,
+            &mut self.resources,
+            &mut self.prompts,
+            &mut self.slow,
+            out,
+        );
         Ok(())
     }
 
@@ -182,6 +189,20 @@ impl Demo {
         let uri = uri(params)?;
         let found = self.resources.read(&uri);
         found.ok_or_else(|| Refusal(code::RESOURCE_NOT_FOUND, "Resource not found".into()))
+    }
+
+    fn prompt(&self, params: &Params<'_>) -> Result<String, Refusal> {
+        let name = params.name.text().unwrap_or_default();
+        if name != "greet" {
+            let found = self.prompts.get(&name);
+            return found.ok_or_else(|| invalid("there is no such prompt"));
+        }
+        let Shape::Object(arguments) = &params.arguments else {
+            return Err(invalid("the prompt needs the argument name"));
+        };
+        let name = arguments.name.text();
+        let name = name.ok_or_else(|| invalid("the argument name must be a string"))?;
+        Ok(catalogue::greeting(&name))
     }
 
     /// `slow` calls that wait.
@@ -198,16 +219,4 @@ fn invalid(text: &str) -> Refusal {
 fn uri<'a>(params: &Params<'a>) -> Result<std::borrow::Cow<'a, str>, Refusal> {
     let uri = params.uri.text();
     uri.ok_or_else(|| invalid("uri must be a string"))
-}
-
-fn prompt(params: &Params<'_>) -> Result<String, Refusal> {
-    if params.name.text().as_deref() != Some("greet") {
-        return Err(invalid("there is no such prompt"));
-    }
-    let Shape::Object(arguments) = &params.arguments else {
-        return Err(invalid("the prompt needs the argument name"));
-    };
-    let name = arguments.name.text();
-    let name = name.ok_or_else(|| invalid("the argument name must be a string"))?;
-    Ok(catalogue::greeting(&name))
 }

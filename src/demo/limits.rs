@@ -44,5 +44,5 @@ pub(super) const SLOW_INTERVAL_MS_MAX: u64 = 60_000;
 /// server's line is the same number, so the largest one trips it.
 pub(super) const BIG_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Tools that `grow` can add.
-pub(super) const EXTRA_TOOLS_MAX: usize = 1_000;
+/// Entries that `grow` can add to each list.
+pub(super) const EXTRAS_MAX: usize = 1_000;

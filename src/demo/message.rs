@@ -102,6 +102,8 @@ pub(super) struct Arguments<'a> {
     pub(super) uri: Raw<'a>,
     #[serde(borrow)]
     pub(super) name: Raw<'a>,
+    #[serde(borrow)]
+    pub(super) list: Raw<'a>,
 }
 
 impl<'a> Message<'a> {

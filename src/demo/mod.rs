@@ -8,6 +8,7 @@
 mod answer;
 mod catalogue;
 mod dispatch;
+mod extras;
 mod limits;
 mod lines;
 mod message;

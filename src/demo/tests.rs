@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::dispatch::Demo;
-use super::limits::{BIG_BYTES_MAX, EXTRA_TOOLS_MAX, SLOW_CALLS_MAX};
+use super::limits::{BIG_BYTES_MAX, EXTRAS_MAX, SLOW_CALLS_MAX};
 use super::stdio::serve;
 
 const START: Duration = Duration::ZERO;
@@ -100,6 +100,8 @@ fn wrong_arguments_are_a_tools_failure_and_unknown_tools_an_error() {
         ("big", json!({"bytes": BIG_BYTES_MAX + 1})),
         ("big", json!({"bytes": -1})),
         ("touch", json!({})),
+        ("grow", json!({"list": "roots"})),
+        ("grow", json!({"list": null})),
     ] {
         let answers = say(&mut demo, call(tool, &arguments));
         assert_eq!(answers[0]["result"]["isError"], true, "{tool} {arguments}");
@@ -300,13 +302,77 @@ fn grow_adds_a_tool_that_can_be_called_and_stops_at_its_limit() {
     assert_eq!(list[0]["result"]["tools"][6]["name"], "extra-1");
     let called = say(&mut demo, call("extra-1", &json!({})));
     assert_eq!(called[0]["result"]["content"][0]["text"], "extra-1");
-    for _ in 1..EXTRA_TOOLS_MAX {
+    for _ in 1..EXTRAS_MAX {
         assert_eq!(say(&mut demo, call("grow", &json!({}))).len(), 2);
     }
     assert_eq!(
         say(&mut demo, call("grow", &json!({})))[0]["result"]["isError"],
         true
     );
+}
+
+#[test]
+fn grow_changes_each_list_and_names_it_and_what_it_added_can_be_used() {
+    for (list, key, method, params, place) in [
+        (
+            "tools",
+            "name",
+            "tools/call",
+            json!({"name": "extra-1"}),
+            "/content/0/text",
+        ),
+        (
+            "resources",
+            "uri",
+            "resources/read",
+            json!({"uri": "demo://extra-1"}),
+            "/contents/0/text",
+        ),
+        (
+            "prompts",
+            "name",
+            "prompts/get",
+            json!({"name": "extra-1"}),
+            "/messages/0/content/text",
+        ),
+    ] {
+        let mut demo = Demo::default();
+        let entries = |demo: &mut Demo| {
+            let answers = say(demo, request(&format!("{list}/list"), &json!({})));
+            answers[0]["result"][list]
+                .as_array()
+                .cloned()
+                .expect("a list")
+        };
+        let before = entries(&mut demo);
+        assert!(say(&mut demo, request(method, &params))[0]["error"].is_object());
+        let answers = say(&mut demo, call("grow", &json!({"list": list})));
+        assert_eq!(answers.len(), 2);
+        assert_eq!(
+            answers[0],
+            json!({"jsonrpc": "2.0", "method": format!("notifications/{list}/list_changed")})
+        );
+        assert_eq!(answers[1]["id"], 7);
+        let after = entries(&mut demo);
+        assert_eq!(after[..before.len()], before);
+        assert_eq!(after.len(), before.len() + 1);
+        assert_eq!(after[before.len()][key], params[key]);
+        let used = &say(&mut demo, request(method, &params))[0]["result"];
+        assert_eq!(used.pointer(place), Some(&json!("extra-1")));
+        // The other lists are as they were.
+        for other in ["tools", "resources", "prompts"] {
+            if other != list {
+                let fresh = say(
+                    &mut Demo::default(),
+                    request(&format!("{other}/list"), &json!({})),
+                );
+                assert_eq!(
+                    say(&mut demo, request(&format!("{other}/list"), &json!({}))),
+                    fresh
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use super::answer::{self, code};
-use super::catalogue::Resources;
+use super::catalogue::{Prompts, Resources};
+use super::extras::Extras;
 use super::limits::{
-    BIG_BYTES_MAX, EXTRA_TOOLS_MAX, SLOW_INTERVAL_MS_MAX, SLOW_STEPS_MAX, URI_BYTES_MAX,
+    BIG_BYTES_MAX, EXTRAS_MAX, SLOW_INTERVAL_MS_MAX, SLOW_STEPS_MAX, URI_BYTES_MAX,
 };
 use super::message::{Arguments, Raw};
 use super::slow::{SlowCall, SlowCalls};
@@ -25,13 +26,13 @@ const TOOLS: &str = concat!(
     r#"{"name":"slow","description":"Reports progress step by step, then returns","inputSchema":{"type":"object","properties":{"steps":{"type":"integer","minimum":1,"maximum":1000,"default":5,"description":"Progress messages"},"interval_ms":{"type":"integer","minimum":0,"maximum":60000,"default":200,"description":"Milliseconds before each step"}}}},"#,
     r#"{"name":"big","description":"Returns a text of the given size","inputSchema":{"type":"object","properties":{"bytes":{"type":"integer","minimum":0,"maximum":67108864,"description":"Size of the text in bytes"}},"required":["bytes"]}},"#,
     r#"{"name":"touch","description":"Changes a resource and tells its subscribers","inputSchema":{"type":"object","properties":{"uri":{"type":"string","description":"The resource, for example demo://clock"}},"required":["uri"]}},"#,
-    r#"{"name":"grow","description":"Adds a tool and says that the list has changed","inputSchema":{"type":"object","properties":{}}}"#
+    r#"{"name":"grow","description":"Adds an entry to a list and says that the list has changed","inputSchema":{"type":"object","properties":{"list":{"type":"string","enum":["tools","resources","prompts"],"default":"tools","description":"Which list"}}}}"#
 );
 
-/// The tools that `grow` has added, `extra-1` to `extra-{count}`.
+/// The tools that `grow` has added.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    extras: usize,
+    extras: Extras,
 }
 
 /// One `tools/call`, its name apart.
@@ -49,9 +50,9 @@ impl Tools {
     /// The result of `tools/list`.
     pub(super) fn list(&self) -> String {
         let mut list = String::from(TOOLS);
-        for number in 1..=self.extras {
+        for name in self.extras.names() {
             list.push_str(&format!(
-                r#",{{"name":"extra-{number}","description":"Returns its own name","inputSchema":{{"type":"object","properties":{{}}}}}}"#
+                r#",{{"name":"{name}","description":"Returns its own name","inputSchema":{{"type":"object","properties":{{}}}}}}"#
             ));
         }
         list.push_str("]}");
@@ -64,6 +65,7 @@ impl Tools {
         name: &str,
         call: &Call<'_>,
         resources: &mut Resources,
+        prompts: &mut Prompts,
         slow: &mut SlowCalls,
         out: &mut Vec<u8>,
     ) {
@@ -73,8 +75,8 @@ impl Tools {
             "slow" => start_slow(call, slow, out),
             "big" => big(call, out),
             "touch" => touch(call, resources, out),
-            "grow" => self.grow(call, out),
-            _ if self.is_extra(name) => {
+            "grow" => self.grow(call, resources, prompts, out),
+            _ if self.extras.holds(name) => {
                 answer::tool_text(out, call.id, name);
                 Ok(())
             }
@@ -88,23 +90,29 @@ impl Tools {
         }
     }
 
-    fn grow(&mut self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), String> {
-        if self.extras >= EXTRA_TOOLS_MAX {
-            return Err(format!(
-                "The list already has {EXTRA_TOOLS_MAX} extra tools; it grows no further."
-            ));
-        }
-        self.extras += 1;
-        answer::tools_changed(out);
-        answer::tool_text(out, call.id, &format!("added extra-{}", self.extras));
+    fn grow(
+        &mut self,
+        call: &Call<'_>,
+        resources: &mut Resources,
+        prompts: &mut Prompts,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let list = match call.arguments.list.0 {
+            Some(_) => call.arguments.list.text(),
+            None => Some("tools".into()),
+        };
+        let (list, extras) = match list.as_deref() {
+            Some("tools") => ("tools", &mut self.extras),
+            Some("resources") => ("resources", &mut resources.extras),
+            Some("prompts") => ("prompts", &mut prompts.extras),
+            _ => return Err("The argument list must be tools, resources or prompts.".into()),
+        };
+        let name = extras.add().ok_or_else(|| {
+            format!("The list already has {EXTRAS_MAX} extra entries; it grows no further.")
+        })?;
+        answer::list_changed(out, list);
+        answer::tool_text(out, call.id, &format!("added {name} to the {list}"));
         Ok(())
-    }
-
-    fn is_extra(&self, name: &str) -> bool {
-        name.strip_prefix("extra-")
-            .filter(|digits| !digits.starts_with(['0', '+']))
-            .and_then(|digits| digits.parse::<usize>().ok())
-            .is_some_and(|number| number <= self.extras)
     }
 }
 

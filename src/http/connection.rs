@@ -18,9 +18,10 @@ use super::head::{self, Head};
 use super::inbound::Inbound;
 use super::response::{self, Manner};
 use super::shard::{Handover, Shard};
+use super::stream::{OpenStream, Stream};
 use super::{exchange, listener};
 use crate::limits::{LINGER_BYTES_MAX, LINGER_MS, READ_BYTES_MIN, REQUESTS_PER_TURN};
-use crate::routing::time::Millis;
+use crate::routing::event_queue::EventQueue;
 use crate::runtime::clock;
 use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
@@ -34,8 +35,10 @@ pub struct Connection {
     pub key: ConnectionKey,
     pub inbound: Inbound,
     last_head: Option<LastHead>,
-    /// There until the connection is handed over.
+    /// There until the connection is given away.
     outbound: Option<OwnedWriteHalf<TcpStream>>,
+    /// Its place in the table belongs to a stream now.
+    is_given_away: bool,
 }
 
 /// The head that came last. Clients mostly send the same bytes again; a head is
@@ -49,7 +52,9 @@ struct LastHead {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.shard.close_connection(self.key);
+        if !self.is_given_away {
+            self.shard.close_connection(self.key);
+        }
     }
 }
 
@@ -70,6 +75,10 @@ pub enum Came {
 #[derive(Debug)]
 pub enum Event {
     Deliveries(SmallVec<[Delivery; 1]>),
+    /// For an SSE answer.
+    Events(Box<EventQueue>),
+    /// Nothing, for as long as a keep-alive allows.
+    Quiet,
     /// The client has sent its last byte.
     End,
     Broken,
@@ -84,6 +93,7 @@ pub async fn serve(shard: Rc<Shard>, key: ConnectionKey, stream: TcpStream, unre
         inbound: Inbound::new(read, unread),
         last_head: None,
         outbound: Some(write),
+        is_given_away: false,
     };
     if let Err(panic) = tasks::contained(connection.run()).await {
         tracing::error!(
@@ -117,6 +127,10 @@ impl Connection {
                 give_way().await;
             }
             match after {
+                After::Stream { open, manner } => {
+                    self.carry_stream(open, manner).await;
+                    return;
+                }
                 After::Next => {}
                 After::Close => {
                     self.linger().await;
@@ -211,7 +225,7 @@ impl Connection {
             match shard.poll_connection(*key, cx) {
                 Some(Wake::Deadline) => Poll::Ready(Came::Late),
                 Some(Wake::Evicted) => Poll::Ready(Came::Broken),
-                Some(Wake::Deliveries(_)) | None => Poll::Pending,
+                Some(Wake::Deliveries(_) | Wake::Events(_)) | None => Poll::Pending,
             }
         })
         .await
@@ -232,8 +246,10 @@ impl Connection {
                 Some(Wake::Deliveries(deliveries)) => {
                     return Poll::Ready(Event::Deliveries(deliveries));
                 }
+                Some(Wake::Events(events)) => return Poll::Ready(Event::Events(events)),
+                Some(Wake::Deadline) => return Poll::Ready(Event::Quiet),
                 Some(Wake::Evicted) => return Poll::Ready(Event::Broken),
-                Some(Wake::Deadline) | None => {}
+                None => {}
             }
             loop {
                 match inbound.poll_watch(cx) {
@@ -248,9 +264,10 @@ impl Connection {
         .await
     }
 
-    /// The request in progress waits for its call, whose own time-out counts.
-    pub fn without_deadline(&self) {
-        self.shard.set_deadline(self.key, Millis::NEVER);
+    /// The request in progress waits for its call, whose own time-out counts; it
+    /// only has to be kept alive.
+    pub fn keep_alive_deadline(&self) {
+        self.deadline_in(self.shard.config.keep_alive_ms);
     }
 
     /// Counts what the body takes so far against the shard's budget: the read
@@ -307,7 +324,7 @@ impl Connection {
         let body = reply::error(None, reply::INVALID_REQUEST, refusal.reason);
         let date = self.shard.date();
         let fields = match refusal.status {
-            405 => exchange::ALLOWED,
+            405 => exchange::allowed(self.shard.config.get_streams),
             _ => b"",
         };
         let response = response::complete(&Manner::unread(), &date, refusal.status, fields, &body);
@@ -335,6 +352,24 @@ impl Connection {
                 return;
             }
         }
+    }
+
+    /// Gives the connection to a task of its own that carries the GET stream of a
+    /// session: this task, with all that requests need, ends.
+    async fn carry_stream(mut self, open: OpenStream, mut manner: Manner) {
+        let (Some((read, _ignored)), Some(write)) =
+            (self.inbound.take().await, self.outbound.take())
+        else {
+            return;
+        };
+        self.is_given_away = true;
+        // What is on this connection after a stream would wait for its end.
+        manner.close();
+        let mut head = Vec::new();
+        response::sse_head(&mut head, &manner, &self.shard.date(), b"");
+        self.shard.counters.statuses.count(200);
+        let stream = Stream::new(open, read, write, manner.http11);
+        tasks::spawn("stream", stream.run(head));
     }
 
     /// Gives the connection, with what is unread, to the shard that owns the

@@ -10,6 +10,8 @@ use smallvec::SmallVec;
 
 use crate::limits::TICK_MS;
 use crate::routing::calls::ReplyTo;
+use crate::routing::event_queue::EventQueue;
+use crate::routing::session::StreamId;
 use crate::routing::time::Millis;
 use crate::routing::wheel::{Deadline, Wheel};
 
@@ -22,6 +24,24 @@ pub struct ConnectionKey {
     generation: u32,
 }
 
+impl From<ConnectionKey> for StreamId {
+    fn from(key: ConnectionKey) -> StreamId {
+        StreamId {
+            connection: key.place,
+            connection_generation: key.generation,
+        }
+    }
+}
+
+impl From<StreamId> for ConnectionKey {
+    fn from(stream: StreamId) -> ConnectionKey {
+        ConnectionKey {
+            place: stream.connection,
+            generation: stream.connection_generation,
+        }
+    }
+}
+
 /// Where a connection is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
@@ -31,6 +51,8 @@ pub enum Phase {
     Head,
     /// A request is being served.
     Busy,
+    /// It carries a GET stream.
+    Stream,
 }
 
 /// In which form the answer of the request in progress is wanted.
@@ -38,10 +60,14 @@ pub enum Phase {
 pub enum Form {
     /// No request waits for an answer.
     Idle,
-    /// One JSON message: the answer is written as a whole response.
-    Json(Manner),
-    /// Bare messages, framed by the connection: SSE and batches.
-    Messages,
+    /// One JSON message: the answer is written as a whole response. With
+    /// `streams` it turns into an SSE answer when progress comes before.
+    Json { manner: Manner, streams: bool },
+    /// Bare messages, framed by the connection: an array, or JSON whose head has
+    /// gone out.
+    Bare,
+    /// Events of an SSE answer.
+    Stream,
 }
 
 /// What has come for a connection.
@@ -66,11 +92,24 @@ impl Delivery {
     }
 }
 
+/// What became of a progress message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Streamed {
+    /// It waits for the connection; this many older ones were dropped for it.
+    Taken { dropped: usize },
+    /// The answer is no stream.
+    NoStream,
+    /// The connection or its request is gone.
+    Gone,
+}
+
 /// Why a connection was woken.
 #[derive(Debug)]
 pub enum Wake {
     /// These came.
     Deliveries(SmallVec<[Delivery; 1]>),
+    /// These events of an SSE answer came.
+    Events(Box<EventQueue>),
     /// Its deadline has passed.
     Deadline,
     /// It is to end at once: it holds the most of what is over the budget.
@@ -83,6 +122,8 @@ struct Entry {
     exchange: u32,
     form: Form,
     deliveries: SmallVec<[Delivery; 1]>,
+    /// What has come for an SSE answer.
+    events: Option<Box<EventQueue>>,
     deadline: Deadline,
     is_due: bool,
     phase: Phase,
@@ -95,6 +136,18 @@ struct Entry {
 }
 
 impl Entry {
+    /// Throws away what nobody will take.
+    fn forget(&mut self) {
+        self.deliveries.clear();
+        self.events = None;
+    }
+
+    /// Bytes of what waits for the connection's task.
+    fn waiting_bytes(&self) -> usize {
+        let deliveries: usize = self.deliveries.iter().map(Delivery::bytes).sum();
+        deliveries + self.events.as_ref().map_or(0, |events| events.len())
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -143,6 +196,7 @@ impl Connections {
             exchange: 0,
             form: Form::Idle,
             deliveries: SmallVec::new(),
+            events: None,
             deadline: Deadline::default(),
             is_due: false,
             phase: Phase::Idle,
@@ -178,7 +232,7 @@ impl Connections {
         if let Some(entry) = self.entry(key) {
             entry.exchange = entry.exchange.wrapping_add(1);
             entry.form = form;
-            entry.deliveries.clear();
+            entry.forget();
             exchange = entry.exchange;
         }
         ReplyTo {
@@ -194,7 +248,7 @@ impl Connections {
         if let Some(entry) = self.entry(key) {
             entry.exchange = entry.exchange.wrapping_add(1);
             entry.form = Form::Idle;
-            entry.deliveries.clear();
+            entry.forget();
         }
     }
 
@@ -235,7 +289,7 @@ impl Connections {
         let Some(entry) = self.entry(key).filter(|entry| !entry.is_evicted) else {
             return;
         };
-        let waiting = entry.deliveries.iter().map(Delivery::bytes).sum();
+        let waiting = entry.waiting_bytes();
         let before = std::mem::replace(&mut entry.answer_bytes, waiting);
         self.answer_bytes = self.answer_bytes - before + waiting;
     }
@@ -255,31 +309,55 @@ impl Connections {
             self.answer_bytes -= std::mem::take(&mut entry.answer_bytes);
             self.body_bytes -= std::mem::take(&mut entry.body_bytes);
             entry.is_evicted = true;
-            entry.deliveries.clear();
+            entry.forget();
             entry.wake();
             evicted += 1;
         }
         evicted
     }
 
+    /// While answers take more than `bytes_max`, progress that waits is dropped,
+    /// that of the largest backlog first. Returns how many messages went.
+    pub fn drop_progress_over(&mut self, bytes_max: usize) -> usize {
+        let mut dropped = 0;
+        while self.answer_bytes > bytes_max {
+            let queues = self.table.iter_mut().map(|(_, entry)| entry);
+            let with_progress = queues.filter_map(|entry| {
+                let bytes = entry.events.as_ref()?.progress_bytes();
+                (bytes > 0 && !entry.is_evicted).then_some((bytes, entry))
+            });
+            let Some((_, entry)) = with_progress.max_by_key(|(bytes, _)| *bytes) else {
+                break;
+            };
+            let before = entry.waiting_bytes();
+            if let Some(events) = &mut entry.events {
+                dropped += events.drop_progress(0);
+            }
+            let freed = before - entry.waiting_bytes();
+            entry.answer_bytes -= freed;
+            self.answer_bytes -= freed;
+        }
+        dropped
+    }
+
     /// The connection enters a phase of its life. False if it is to end instead:
-    /// no request is begun on an idle connection while draining.
+    /// no request or stream is begun on a connection while draining.
     pub fn enter(&mut self, key: ConnectionKey, phase: Phase) -> bool {
         let is_draining = self.is_draining;
         match self.entry(key) {
             Some(entry) => {
                 entry.phase = phase;
-                !(is_draining && phase == Phase::Idle)
+                !(is_draining && matches!(phase, Phase::Idle | Phase::Stream))
             }
             None => false,
         }
     }
 
-    /// Idle connections end now, the others after their answer.
+    /// Idle connections and streams end now, the others after their answer.
     pub fn drain(&mut self) {
         self.is_draining = true;
         for (_, entry) in &mut self.table {
-            if entry.phase == Phase::Idle {
+            if matches!(entry.phase, Phase::Idle | Phase::Stream) {
                 entry.is_due = true;
                 entry.wake();
             }
@@ -297,31 +375,90 @@ impl Connections {
             .any(|(_, entry)| entry.phase == Phase::Busy)
     }
 
-    /// Delivers to the request that `to` names. `make` gets the form that it
-    /// wants. False if the connection or its request is gone.
-    pub fn deliver(&mut self, to: ReplyTo, make: impl FnOnce(&Form) -> Delivery) -> bool {
+    /// The request that `to` names, if it still waits.
+    fn waiting(&mut self, to: ReplyTo) -> Option<&mut Entry> {
         let key = ConnectionKey {
             place: to.connection,
             generation: to.connection_generation,
         };
+        self.entry(key).filter(|entry| {
+            let is_wanted = entry.exchange == to.exchange && !matches!(entry.form, Form::Idle);
+            is_wanted && !entry.is_evicted
+        })
+    }
+
+    /// Delivers what ends a call to the request that `to` names: `make` for JSON
+    /// (it gets the form that is wanted), `event` for an SSE answer (it appends to
+    /// the queue). False if the connection or its request is gone.
+    pub fn deliver(
+        &mut self,
+        to: ReplyTo,
+        make: impl FnOnce(&Form) -> Delivery,
+        event: impl FnOnce(&mut EventQueue),
+    ) -> bool {
         let is_draining = self.is_draining;
-        let Some(entry) = self.entry(key) else {
+        let Some(entry) = self.waiting(to) else {
             return false;
         };
-        let is_wanted = entry.exchange == to.exchange && !matches!(entry.form, Form::Idle);
-        if !is_wanted || entry.is_evicted {
-            return false;
-        }
-        if let (true, Form::Json(manner)) = (is_draining, &mut entry.form) {
-            manner.close();
-        }
-        let delivery = make(&entry.form);
-        let bytes = delivery.bytes();
+        let bytes = match &mut entry.form {
+            Form::Stream => {
+                let events = entry.events.get_or_insert_default();
+                let before = events.len();
+                event(events);
+                events.len() - before
+            }
+            form => {
+                if let (true, Form::Json { manner, .. }) = (is_draining, &mut *form) {
+                    manner.close();
+                }
+                let delivery = make(form);
+                let bytes = delivery.bytes();
+                entry.deliveries.push(delivery);
+                bytes
+            }
+        };
         entry.answer_bytes += bytes;
-        entry.deliveries.push(delivery);
         entry.wake();
         self.answer_bytes += bytes;
         true
+    }
+
+    /// Delivers progress to the request that `to` names; `write` appends the
+    /// message. A JSON answer that may turns into an SSE answer by it.
+    pub fn deliver_progress(&mut self, to: ReplyTo, write: impl FnOnce(&mut Vec<u8>)) -> Streamed {
+        let Some(entry) = self.waiting(to) else {
+            return Streamed::Gone;
+        };
+        match entry.form {
+            Form::Stream => {}
+            // Once the answer is there nothing comes before it any more.
+            Form::Json { streams: true, .. } if entry.deliveries.is_empty() => {
+                entry.form = Form::Stream;
+            }
+            _ => return Streamed::NoStream,
+        }
+        let events = entry.events.get_or_insert_default();
+        let before = events.len();
+        let dropped = events.progress(write);
+        let after = events.len();
+        entry.answer_bytes = entry.answer_bytes + after - before;
+        entry.wake();
+        self.answer_bytes = self.answer_bytes + after - before;
+        Streamed::Taken { dropped }
+    }
+
+    /// The form of the answer in progress changes, because its head goes out.
+    pub fn set_form(&mut self, key: ConnectionKey, form: Form) {
+        if let Some(entry) = self.entry(key) {
+            entry.form = form;
+        }
+    }
+
+    /// Wakes the task of a connection, which looks for itself what there is to do.
+    pub fn wake(&mut self, key: ConnectionKey) {
+        if let Some(entry) = self.entry(key) {
+            entry.wake();
+        }
     }
 
     /// What has come for the connection; else its task is woken when something does.
@@ -334,6 +471,9 @@ impl Connections {
         }
         if !entry.deliveries.is_empty() {
             return Some(Wake::Deliveries(std::mem::take(&mut entry.deliveries)));
+        }
+        if let Some(events) = entry.events.take() {
+            return Some(Wake::Events(events));
         }
         match &mut entry.waker {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -400,13 +540,19 @@ mod tests {
     fn an_answer_reaches_only_the_request_that_it_names() {
         let mut connections = Connections::new(Millis(0));
         let key = connections.open();
-        let first = connections.begin(key, Form::Messages);
+        let first = connections.begin(key, Form::Bare);
         connections.end(key);
-        assert!(!connections.deliver(first, message), "the request is over");
-        let second = connections.begin(key, Form::Messages);
-        assert!(!connections.deliver(first, message), "a later request");
+        assert!(
+            !connections.deliver(first, message, EventQueue::end),
+            "the request is over"
+        );
+        let second = connections.begin(key, Form::Bare);
+        assert!(
+            !connections.deliver(first, message, EventQueue::end),
+            "a later request"
+        );
         assert!(wake(&mut connections, key).is_none());
-        assert!(connections.deliver(second, message));
+        assert!(connections.deliver(second, message, EventQueue::end));
         assert!(matches!(
             wake(&mut connections, key),
             Some(Wake::Deliveries(_))
@@ -417,12 +563,12 @@ mod tests {
     fn a_later_connection_in_the_same_place_gets_nothing_of_the_former() {
         let mut connections = Connections::new(Millis(0));
         let key = connections.open();
-        let to = connections.begin(key, Form::Messages);
+        let to = connections.begin(key, Form::Bare);
         connections.close(key);
         let other = connections.open();
-        connections.begin(other, Form::Messages);
+        connections.begin(other, Form::Bare);
         assert_eq!(other.place, key.place);
-        assert!(!connections.deliver(to, message));
+        assert!(!connections.deliver(to, message, EventQueue::end));
         assert!(wake(&mut connections, other).is_none());
     }
 
@@ -431,8 +577,8 @@ mod tests {
         let mut connections = Connections::new(Millis(0));
         let keys: Vec<_> = (0..3).map(|_| connections.open()).collect();
         for (key, bytes) in keys.iter().zip([10, 30, 20]) {
-            let to = connections.begin(*key, Form::Messages);
-            connections.deliver(to, |_| Delivery::Response(vec![0; bytes]));
+            let to = connections.begin(*key, Form::Bare);
+            connections.deliver(to, |_| Delivery::Response(vec![0; bytes]), EventQueue::end);
         }
         assert_eq!(connections.evict_over(60), 0);
         assert_eq!(connections.evict_over(35), 1);
@@ -443,6 +589,85 @@ mod tests {
             .collect();
         assert_eq!(evicted, [false, true, false]);
         keys.iter().for_each(|key| connections.close(*key));
+        assert_eq!(connections.held_bytes(), 0);
+    }
+
+    fn json(streams: bool) -> Form {
+        Form::Json {
+            manner: Manner::unread(),
+            streams,
+        }
+    }
+
+    fn reply(connections: &mut Connections, to: ReplyTo) -> bool {
+        let response = |_: &Form| Delivery::Response(b"reply".to_vec());
+        connections.deliver(to, response, |events| {
+            events.reply(|out| out.extend_from_slice(b"reply"));
+        })
+    }
+
+    fn progress(connections: &mut Connections, to: ReplyTo) -> Streamed {
+        connections.deliver_progress(to, |out| out.extend_from_slice(b"progress"))
+    }
+
+    #[test]
+    fn an_answer_turns_into_a_stream_at_its_first_progress_and_keeps_the_order() {
+        let mut connections = Connections::new(Millis(0));
+        let key = connections.open();
+        let to = connections.begin(key, json(true));
+        let taken = Streamed::Taken { dropped: 0 };
+        assert_eq!(progress(&mut connections, to), taken);
+        assert_eq!(progress(&mut connections, to), taken);
+        assert!(reply(&mut connections, to));
+        match wake(&mut connections, key) {
+            Some(Wake::Events(events)) => {
+                let text = String::from_utf8(events.as_bytes().to_vec()).unwrap();
+                assert_eq!(text.matches("progress").count(), 2);
+                assert!(text.ends_with("data: reply\n\n"), "{text}");
+                assert_eq!(events.ended(), 1);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn progress_is_refused_where_it_cannot_stand_before_the_reply() {
+        let mut connections = Connections::new(Millis(0));
+        let key = connections.open();
+        for form in [json(false), Form::Bare] {
+            let to = connections.begin(key, form);
+            assert_eq!(progress(&mut connections, to), Streamed::NoStream);
+        }
+        let to = connections.begin(key, json(true));
+        assert!(reply(&mut connections, to));
+        assert_eq!(progress(&mut connections, to), Streamed::NoStream);
+        connections.end(key);
+        assert_eq!(progress(&mut connections, to), Streamed::Gone);
+    }
+
+    #[test]
+    fn over_the_budget_progress_goes_before_anybody_is_evicted() {
+        let mut connections = Connections::new(Millis(0));
+        let (slow, other) = (connections.open(), connections.open());
+        let to = connections.begin(slow, Form::Stream);
+        for _ in 0..100 {
+            progress(&mut connections, to);
+        }
+        reply(&mut connections, to);
+        let to = connections.begin(other, Form::Stream);
+        reply(&mut connections, to);
+        let replies = 2 * "event: message\ndata: reply\n\n".len();
+        assert_eq!(connections.drop_progress_over(replies), 100);
+        assert_eq!(connections.held_bytes(), replies);
+        assert_eq!(connections.evict_over(replies), 0);
+        match wake(&mut connections, slow) {
+            Some(Wake::Events(events)) => assert_eq!(events.ended(), 1),
+            other => panic!("{other:?}"),
+        }
+        connections.release_answers(slow);
+        connections.release_answers(other);
+        connections.end(other);
+        connections.release_answers(other);
         assert_eq!(connections.held_bytes(), 0);
     }
 

@@ -28,7 +28,11 @@ pub enum Verdict {
     /// One message with status 200, in the form that the client takes.
     Message { fields: Vec<u8>, message: Vec<u8> },
     /// This call is in flight.
-    Call(UpstreamId),
+    Call {
+        id: UpstreamId,
+        /// Messages may come before the answer.
+        may_stream: bool,
+    },
     /// A batch: these answers are there already, these calls are in flight.
     Batch {
         ready: Vec<Vec<u8>>,
@@ -79,6 +83,32 @@ pub fn wants_sse(head: &Head, mode: ResponseMode) -> Option<bool> {
         (false, true) => Some(true),
         (true, true) => Some(mode == ResponseMode::Sse),
     }
+}
+
+/// Whether an answer that begins as JSON may become SSE.
+pub fn may_turn_into_stream(head: &Head, mode: ResponseMode) -> bool {
+    head.accept.sse && mode == ResponseMode::Auto
+}
+
+/// Decides about a GET: the session whose stream it opens.
+pub fn get(shard: &Shard, head: &Head, owner: TokenId) -> Result<SessionKey, Verdict> {
+    if !head.accept.sse {
+        return Err(Verdict::error(
+            406,
+            None,
+            reply::INVALID_REQUEST,
+            "Not acceptable: the client must take text/event-stream",
+        ));
+    }
+    let key = session(shard, head, owner, None)?;
+    if shard.is_draining() {
+        return Err(Verdict::Now {
+            status: 503,
+            fields: b"retry-after: 1\r\n".to_vec(),
+            body: reply::failure(None, Reason::Draining),
+        });
+    }
+    Ok(key)
 }
 
 /// One POST on its way through the checks.
@@ -270,15 +300,18 @@ impl Post<'_> {
         }
         let session = session(self.shard, self.head, self.owner, id)?;
         let form = match sse {
-            Some(false) if is_request => Form::Json(self.manner.clone()),
-            _ => Form::Messages,
+            Some(false) if is_request => Form::Json {
+                manner: self.manner.clone(),
+                streams: may_turn_into_stream(self.head, self.shard.config.response_mode),
+            },
+            _ => Form::Stream,
         };
         let reply_to = self.begin(form);
         Ok(match self.route(session, text, envelope, reply_to) {
             Step::Accepted => Verdict::accepted(),
             Step::Answer(message) | Step::Failed(_, message) => Verdict::message(message),
             Step::Refused(body) => Verdict::refused(body),
-            Step::InFlight(id) => Verdict::Call(id),
+            Step::InFlight { id, may_stream } => Verdict::Call { id, may_stream },
         })
     }
 
@@ -290,16 +323,16 @@ impl Post<'_> {
         envelope: &Envelope<'_>,
         reply_to: ReplyTo,
     ) -> Step {
-        let mut ended = Vec::new();
+        let mut acts = Vec::new();
         let step = self.shard.state.borrow_mut().message(
             session,
             text,
             envelope,
             reply_to,
             clock::precise(),
-            &mut ended,
+            &mut acts,
         );
-        ended.iter().for_each(|ended| self.shard.tell(ended));
+        self.shard.perform(acts);
         if let Step::Failed(reason, _) = &step {
             let method = Method::of(&envelope.method);
             self.shard
@@ -307,7 +340,6 @@ impl Post<'_> {
                 .calls
                 .count(method, Outcome::from(*reason));
         }
-        self.shard.notify_hub();
         step
     }
 
@@ -411,7 +443,11 @@ impl Post<'_> {
         session: SessionKey,
         messages: &[(&[u8], Result<Envelope<'_>, ScanError>)],
     ) -> Verdict {
-        let mut reply_to = self.begin(Form::Messages);
+        let form = match self.sse() {
+            Some(true) => Form::Stream,
+            _ => Form::Bare,
+        };
+        let mut reply_to = self.begin(form);
         let mut ready = Vec::new();
         let mut in_flight = Vec::new();
         for (part, (text, scanned)) in messages.iter().enumerate() {
@@ -432,7 +468,7 @@ impl Post<'_> {
                     Step::Answer(message) | Step::Refused(message) | Step::Failed(_, message) => {
                         ready.push(message)
                     }
-                    Step::InFlight(id) => in_flight.push(id),
+                    Step::InFlight { id, .. } => in_flight.push(id),
                 },
             }
         }

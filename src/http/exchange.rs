@@ -4,18 +4,20 @@
 use super::auth::Unauthorized;
 use super::chunked::ChunkedBody;
 use super::connection::{Came, Connection, Event};
-use super::connections::Delivery;
+use super::connections::{Delivery, Form, Phase};
 use super::endpoint::{self, Verdict};
 use super::guard::{HeadExtent, Refusal};
 use super::head::{Framing, Head, Method, SessionHeader};
 use super::response::{self, Manner, OriginAnswer};
+use super::stream::OpenStream;
+use crate::routing::event_queue::EventQueue;
 use crate::routing::session::{SessionId, TokenId};
 use crate::routing::upstream_id::UpstreamId;
 use crate::wire::headers::{CORS_ALLOW_HEADERS, CORS_ALLOW_METHODS, CORS_MAX_AGE};
 use crate::wire::reply::{self, Reason};
+use crate::wire::sse;
 
 /// What becomes of the connection after a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
     /// The next request may come.
     Next,
@@ -25,10 +27,17 @@ pub enum After {
     Drop,
     /// Nothing was answered: the session belongs to this shard.
     HandOver(usize),
+    /// From now on the connection carries this GET stream.
+    Stream { open: OpenStream, manner: Manner },
 }
 
-/// The methods that the endpoint knows.
-pub const ALLOWED: &[u8] = b"allow: POST, DELETE, OPTIONS\r\n";
+/// The methods that the endpoint knows, as a field.
+pub fn allowed(get_streams: bool) -> &'static [u8] {
+    match get_streams {
+        true => b"allow: GET, POST, DELETE, OPTIONS\r\n",
+        false => b"allow: POST, DELETE, OPTIONS\r\n",
+    }
+}
 
 /// Serves the request whose head stands first in the unread bytes.
 pub async fn exchange(connection: &mut Connection, head: &Head, extent: HeadExtent) -> After {
@@ -46,6 +55,7 @@ pub async fn exchange(connection: &mut Connection, head: &Head, extent: HeadExte
     connection.inbound.consume(extent.len);
     match head.method {
         Method::Delete => delete(connection, head, manner, owner).await,
+        Method::Get => get(connection, head, manner, owner).await,
         _ => post(connection, head, manner, owner).await,
     }
 }
@@ -116,10 +126,11 @@ fn early(connection: &Connection, head: &Head) -> Option<Early> {
     match head.method {
         Method::Post => post_head(config.body_bytes_max, head),
         Method::Delete => body_size(config.body_bytes_max, head),
-        Method::Options => Some(options(head)),
+        Method::Options => Some(options(head, config.get_streams)),
+        Method::Get if config.get_streams => body_size(config.body_bytes_max, head),
         Method::Get | Method::Head | Method::Other => {
             let mut early = Early::error(405, "Method not allowed");
-            early.fields = ALLOWED.to_vec();
+            early.fields = allowed(config.get_streams).to_vec();
             Some(early)
         }
     }
@@ -149,8 +160,8 @@ fn too_large(body_bytes_max: usize) -> Early {
     )
 }
 
-fn options(head: &Head) -> Early {
-    let mut fields = ALLOWED.to_vec();
+fn options(head: &Head, get_streams: bool) -> Early {
+    let mut fields = allowed(get_streams).to_vec();
     if head.preflight {
         let methods = CORS_ALLOW_METHODS.as_bytes();
         response::field(&mut fields, "access-control-allow-methods", methods);
@@ -326,11 +337,32 @@ async fn refuse_body(connection: &mut Connection, mut manner: Manner, no_body: N
     finish(connection, &manner, early.status, response).await
 }
 
+/// Reads a body that means nothing.
+async fn skip_body(connection: &mut Connection, head: &Head) -> Result<(), NoBody> {
+    if let Body::InPlace(bytes) = read_body(connection, head).await? {
+        connection.inbound.consume(bytes);
+    }
+    Ok(())
+}
+
+async fn get(connection: &mut Connection, head: &Head, manner: Manner, owner: TokenId) -> After {
+    if let Err(no_body) = skip_body(connection, head).await {
+        return refuse_body(connection, manner, no_body).await;
+    }
+    let refused = match endpoint::get(&connection.shard, head, owner) {
+        Ok(session) if connection.shard.enter(connection.key, Phase::Stream) => {
+            let open = OpenStream::new(connection.shard.clone(), session, connection.key);
+            return After::Stream { open, manner };
+        }
+        Ok(_) => return After::Drop,
+        Err(refused) => refused,
+    };
+    answer(connection, head, manner, refused).await
+}
+
 async fn delete(connection: &mut Connection, head: &Head, manner: Manner, owner: TokenId) -> After {
-    match read_body(connection, head).await {
-        Ok(Body::InPlace(bytes)) => connection.inbound.consume(bytes),
-        Ok(Body::Own(_)) => {}
-        Err(no_body) => return refuse_body(connection, manner, no_body).await,
+    if let Err(no_body) = skip_body(connection, head).await {
+        return refuse_body(connection, manner, no_body).await;
     }
     let verdict = match endpoint::session(&connection.shard, head, owner, None) {
         Ok(session) => {
@@ -405,8 +437,12 @@ async fn answer(
             let response = response::complete(&manner, &date, 200, &fields, &message);
             finish(connection, &manner, 200, response).await
         }
-        Verdict::Call(id) if sse => await_stream(connection, manner, Vec::new(), &[id]).await,
-        Verdict::Call(id) => await_json(connection, head, manner, id).await,
+        Verdict::Call { id, .. } if sse => {
+            await_stream(connection, manner, Vec::new(), &[id]).await
+        }
+        Verdict::Call { id, may_stream } => {
+            await_json(connection, head, manner, id, may_stream).await
+        }
         Verdict::Batch { ready, in_flight } if sse => {
             await_stream(connection, manner, ready, &in_flight).await
         }
@@ -431,42 +467,65 @@ fn gone(connection: &Connection, calls: &[UpstreamId]) -> After {
     After::Drop
 }
 
-/// Waits for the answer of one call, as JSON. A client that has sent its last
-/// byte still gets it.
+/// Waits for the answer of one call, as JSON; with SSE if progress comes before it
+/// and the client takes that. A client that has sent its last byte still gets it.
 async fn await_json(
     connection: &mut Connection,
     head: &Head,
     manner: Manner,
     call: UpstreamId,
+    may_stream: bool,
 ) -> After {
-    connection.without_deadline();
+    let mut kept = KeptJson::new(manner);
     loop {
+        connection.keep_alive_deadline();
         let deliveries = match connection.event().await {
             Event::Deliveries(deliveries) => deliveries,
+            Event::Events(events) => {
+                let mut stream = Stream::new(now(connection, kept.manner));
+                stream.head(&connection.shard.date(), b"");
+                stream.events(&events);
+                let missing = 1usize.saturating_sub(events.ended());
+                return stream_on(connection, stream, missing, &[call]).await;
+            }
             Event::End => continue,
+            Event::Quiet => {
+                // Progress that comes later would be lost behind a JSON head.
+                if may_stream && !kept.is_open && may_be_sse(connection, head) {
+                    connection.shard.set_form(connection.key, Form::Stream);
+                    let mut stream = Stream::new(now(connection, kept.manner));
+                    stream.head(&connection.shard.date(), b"");
+                    stream.keep_alive();
+                    return stream_on(connection, stream, 1, &[call]).await;
+                }
+                if !kept.keep_alive(connection).await {
+                    return gone(connection, &[call]);
+                }
+                continue;
+            }
             Event::Broken => return gone(connection, &[call]),
         };
         let Some(delivery) = deliveries.into_iter().next() else {
             continue;
         };
-        let manner = now(connection, manner);
-        let date = connection.shard.date();
-        let response = match delivery {
-            Delivery::Response(response) => response,
-            Delivery::Message { message, .. } => {
-                response::complete(&manner, &date, 200, b"", &message)
+        return match delivery {
+            Delivery::Response(response) => {
+                let manner = now(connection, kept.manner);
+                finish(connection, &manner, 200, response).await
             }
-            Delivery::Cancelled { error, .. } if !head.accept.sse => {
-                response::complete(&manner, &date, 200, b"", &error)
+            Delivery::Message { message, .. } => kept.finish(connection, &message).await,
+            Delivery::Cancelled { .. } if head.accept.sse && !kept.is_open => {
+                let mut stream = Stream::new(now(connection, kept.manner));
+                stream.head(&connection.shard.date(), b"");
+                stream.finish(connection).await
             }
-            Delivery::Cancelled { .. } => {
-                let mut stream = Stream::new(manner);
-                stream.head(&date, b"");
-                return stream.finish(connection).await;
-            }
+            Delivery::Cancelled { error, .. } => kept.finish(connection, &error).await,
         };
-        return finish(connection, &manner, 200, response).await;
     }
+}
+
+fn may_be_sse(connection: &Connection, head: &Head) -> bool {
+    endpoint::may_turn_into_stream(head, connection.shard.config.response_mode)
 }
 
 /// Waits for all answers of a batch, as one array.
@@ -476,12 +535,17 @@ async fn await_array(
     mut answers: Vec<Vec<u8>>,
     calls: &[UpstreamId],
 ) -> After {
-    connection.without_deadline();
+    let mut kept = KeptJson::new(manner);
     let mut missing = calls.len();
     while missing > 0 {
+        connection.keep_alive_deadline();
         let deliveries = match connection.event().await {
             Event::Deliveries(deliveries) => deliveries,
-            Event::End => continue,
+            Event::End | Event::Events(_) => continue,
+            Event::Quiet => match kept.keep_alive(connection).await {
+                true => continue,
+                false => return gone(connection, calls),
+            },
             Event::Broken => return gone(connection, calls),
         };
         for delivery in deliveries {
@@ -493,41 +557,96 @@ async fn await_array(
             }
         }
     }
-    let manner = now(connection, manner);
     let mut array = vec![b'['];
     array.extend_from_slice(&answers.join(&b","[..]));
     array.push(b']');
-    let date = connection.shard.date();
-    let response = response::complete(&manner, &date, 200, b"", &array);
-    finish(connection, &manner, 200, response).await
+    kept.finish(connection, &array).await
+}
+
+/// A JSON answer that is being waited for. While nothing comes it is kept alive by
+/// blanks, which JSON allows before a value; for them its head goes out first.
+struct KeptJson {
+    manner: Manner,
+    /// The head has gone out.
+    is_open: bool,
+}
+
+impl KeptJson {
+    fn new(manner: Manner) -> KeptJson {
+        KeptJson {
+            manner,
+            is_open: false,
+        }
+    }
+
+    /// Sends a blank. False if the client is gone.
+    async fn keep_alive(&mut self, connection: &mut Connection) -> bool {
+        let mut bytes = Vec::new();
+        if !self.is_open {
+            self.is_open = true;
+            self.manner = now(connection, self.manner.clone());
+            if !self.manner.http11 {
+                self.manner.close();
+            }
+            // From now on the answer comes as a bare message.
+            connection.shard.set_form(connection.key, Form::Bare);
+            response::json_head_open(&mut bytes, &self.manner, &connection.shard.date());
+        }
+        response::part(&mut bytes, self.manner.http11, b" ");
+        connection.write(bytes).await
+    }
+
+    /// Sends the answer.
+    async fn finish(self, connection: &mut Connection, message: &[u8]) -> After {
+        let date = connection.shard.date();
+        if !self.is_open {
+            let manner = now(connection, self.manner);
+            let response = response::complete(&manner, &date, 200, b"", message);
+            return finish(connection, &manner, 200, response).await;
+        }
+        let mut bytes = Vec::new();
+        response::part(&mut bytes, self.manner.http11, message);
+        response::end(&mut bytes, self.manner.http11);
+        finish(connection, &self.manner, 200, bytes).await
+    }
 }
 
 /// Waits for the answers of one or more calls, each sent as an event when it
-/// comes. The head goes out at once; a client that ends is gone.
+/// comes, behind the progress that came before it. The head goes out at once; a
+/// client that ends is gone.
 async fn await_stream(
     connection: &mut Connection,
     manner: Manner,
     ready: Vec<Vec<u8>>,
     calls: &[UpstreamId],
 ) -> After {
-    let mut missing = calls.len();
     let mut stream = Stream::new(manner);
     stream.head(&connection.shard.date(), b"");
     ready.iter().for_each(|message| stream.message(message));
+    stream_on(connection, stream, calls.len(), calls).await
+}
+
+/// Goes on with a stream until `missing` more calls have ended.
+async fn stream_on(
+    connection: &mut Connection,
+    mut stream: Stream,
+    mut missing: usize,
+    calls: &[UpstreamId],
+) -> After {
     while missing > 0 {
         if !stream.flush(connection).await {
             return gone(connection, calls);
         }
         connection.shard.release_answers(connection.key);
-        connection.without_deadline();
-        let Event::Deliveries(deliveries) = connection.event().await else {
-            return gone(connection, calls);
-        };
-        for delivery in deliveries {
-            missing = missing.saturating_sub(1);
-            if let Delivery::Message { message, .. } = delivery {
-                stream.message(&message);
+        connection.keep_alive_deadline();
+        match connection.event().await {
+            Event::Events(events) => {
+                missing = missing.saturating_sub(events.ended());
+                stream.events(&events);
             }
+            Event::Quiet => stream.keep_alive(),
+            Event::Deliveries(_) => {} // these are for other forms
+            Event::End | Event::Broken => return gone(connection, calls),
         }
     }
     stream.finish(connection).await
@@ -543,8 +662,7 @@ impl Stream {
     fn new(mut manner: Manner) -> Stream {
         // Without chunks only the close tells where the answer ends.
         if !manner.http11 {
-            manner.close = true;
-            manner.keep_alive_10 = false;
+            manner.close();
         }
         Stream {
             manner,
@@ -560,12 +678,20 @@ impl Stream {
         response::sse_message(&mut self.bytes, &self.manner, message);
     }
 
+    fn events(&mut self, events: &EventQueue) {
+        response::part(&mut self.bytes, self.manner.http11, events.as_bytes());
+    }
+
+    fn keep_alive(&mut self) {
+        response::part(&mut self.bytes, self.manner.http11, sse::KEEP_ALIVE);
+    }
+
     async fn flush(&mut self, connection: &mut Connection) -> bool {
         connection.write(std::mem::take(&mut self.bytes)).await
     }
 
     async fn finish(mut self, connection: &mut Connection) -> After {
-        response::sse_end(&mut self.bytes, &self.manner);
+        response::end(&mut self.bytes, self.manner.http11);
         finish(connection, &self.manner, 200, self.bytes).await
     }
 }

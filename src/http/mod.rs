@@ -15,4 +15,5 @@ pub mod listener;
 pub mod policy;
 pub mod response;
 pub mod shard;
+pub mod stream;
 pub mod token_file;

@@ -171,6 +171,17 @@ pub fn json_head(out: &mut Vec<u8>, manner: &Manner, date: &DateLine, bytes: usi
     out.extend_from_slice(b"\r\n");
 }
 
+/// The head of a JSON answer whose length is not known yet: chunked on HTTP/1.1,
+/// ended by the close on 1.0.
+pub fn json_head_open(out: &mut Vec<u8>, manner: &Manner, date: &DateLine) {
+    common(out, 200, manner, date);
+    out.extend_from_slice(b"content-type: application/json\r\n");
+    if manner.http11 {
+        out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
 /// The head of an SSE answer: chunked on HTTP/1.1, ended by the close on 1.0.
 /// `fields` are whole lines.
 pub fn sse_head(out: &mut Vec<u8>, manner: &Manner, date: &DateLine, fields: &[u8]) {
@@ -185,6 +196,30 @@ pub fn sse_head(out: &mut Vec<u8>, manner: &Manner, date: &DateLine, fields: &[u
     out.extend_from_slice(b"\r\n");
 }
 
+/// A part of a body of unknown length: a chunk on HTTP/1.1, bare bytes on 1.0.
+pub fn part(out: &mut Vec<u8>, http11: bool, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return; // an empty chunk would end the body
+    }
+    if !http11 {
+        out.extend_from_slice(bytes);
+        return;
+    }
+    out.reserve(bytes.len() + 24);
+    chunk_size(out, bytes.len());
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn chunk_size(out: &mut Vec<u8>, bytes: usize) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = (usize::BITS - bytes.leading_zeros()).div_ceil(4).max(1);
+    for place in (0..digits).rev() {
+        out.push(DIGITS[bytes >> (4 * place) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
 /// One message as an event of an SSE answer.
 pub fn sse_message(out: &mut Vec<u8>, manner: &Manner, message: &[u8]) {
     if !manner.http11 {
@@ -193,14 +228,14 @@ pub fn sse_message(out: &mut Vec<u8>, manner: &Manner, message: &[u8]) {
     }
     let bytes = message.len() + sse::FRAME_BYTES;
     out.reserve(bytes + 24);
-    out.extend_from_slice(format!("{bytes:x}\r\n").as_bytes());
+    chunk_size(out, bytes);
     sse::frame(out, message);
     out.extend_from_slice(b"\r\n");
 }
 
-/// The end of an SSE answer.
-pub fn sse_end(out: &mut Vec<u8>, manner: &Manner) {
-    if manner.http11 {
+/// The end of a body of unknown length.
+pub fn end(out: &mut Vec<u8>, http11: bool) {
+    if http11 {
         out.extend_from_slice(b"0\r\n\r\n");
     }
 }
@@ -247,16 +282,36 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_tells_its_size_in_hexadecimal() {
+        for (bytes, digits) in [
+            (1, "1"),
+            (15, "f"),
+            (16, "10"),
+            (4_096, "1000"),
+            (65_535, "ffff"),
+        ] {
+            let mut out = Vec::new();
+            part(&mut out, true, &vec![b'x'; bytes]);
+            assert!(out.starts_with(format!("{digits}\r\nx").as_bytes()));
+            assert!(out.ends_with(b"x\r\n"));
+            assert_eq!(out.len(), bytes + digits.len() + 4);
+        }
+        let mut out = Vec::new();
+        part(&mut out, true, b"");
+        assert!(out.is_empty(), "an empty chunk would end the body");
+    }
+
+    #[test]
     fn an_event_is_one_chunk_on_http_11_and_bare_on_10() {
         let mut manner = Manner::unread();
         let mut out = Vec::new();
         sse_message(&mut out, &manner, b"{}");
-        sse_end(&mut out, &manner);
+        end(&mut out, manner.http11);
         assert_eq!(out, b"19\r\nevent: message\ndata: {}\n\n\r\n0\r\n\r\n");
         manner.http11 = false;
         let mut out = Vec::new();
         sse_message(&mut out, &manner, b"{}");
-        sse_end(&mut out, &manner);
+        end(&mut out, manner.http11);
         assert_eq!(out, b"event: message\ndata: {}\n\n");
     }
 }

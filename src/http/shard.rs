@@ -10,17 +10,24 @@ use std::sync::Arc;
 use monoio::io::{CancelHandle, Canceller};
 
 use super::auth::Unauthorized;
-use super::connections::{ConnectionKey, Connections, Delivery, Form, Phase, Wake};
+use super::connections::{ConnectionKey, Connections, Delivery, Form, Phase, Streamed, Wake};
 use super::head::Head;
 use super::policy::Policy;
 use super::response::{self, DateLine};
 use super::token_file::TokenReader;
+use crate::limits::REPLACEMENTS_LOGGED;
+use crate::routing::arrival::{Answered, Progressed};
 use crate::routing::calls::{Call, ReplyTo};
 use crate::routing::drops::DropReason;
+use crate::routing::event_queue::EventQueue;
+use crate::routing::ledger::Told;
 use crate::routing::log_level::Level;
+use crate::routing::marks::TaskNews;
 use crate::routing::outcome::Outcome;
 use crate::routing::session::{SessionKey, TokenId};
-use crate::routing::shard::{Ended, SessionsFull, ShardState};
+use crate::routing::shard::{Act, Ended, SessionsFull, ShardState};
+use crate::routing::stream::Work;
+use crate::routing::tasks::TaskKey;
 use crate::routing::time::Millis;
 use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::bell::{Post, PostError};
@@ -28,15 +35,18 @@ use crate::runtime::clock;
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::Driver;
 use crate::runtime::notify::Notify;
+use crate::wire::handshake::Handshake;
+use crate::wire::notice::Kinds;
 use crate::wire::reply::Reason;
 use crate::wire::span::Span;
 use crate::wire::splice::{Edit, splice};
+use crate::wire::sse;
 use crate::wire::version::Version;
 
 /// In which form answers are given to clients that take both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum ResponseMode {
-    /// JSON.
+    /// JSON, or SSE when progress comes before the answer.
     Auto,
     /// JSON.
     Json,
@@ -70,6 +80,10 @@ pub struct FaceConfig {
     pub buffered_bytes_max: usize,
     /// A client that vanishes cancels its call.
     pub cancel_on_disconnect: bool,
+    /// GET opens a stream.
+    pub get_streams: bool,
+    /// Silence of an answer or a stream after which it is kept alive.
+    pub keep_alive_ms: u64,
 }
 
 /// A connection on its way to the shard that owns the session it speaks for.
@@ -191,12 +205,15 @@ impl Shard {
         self.connections.borrow().held_bytes() + waiting
     }
 
-    /// Answers may take what bodies and waiting calls leave of the budget.
+    /// Answers may take what bodies and waiting calls leave of the budget; over it
+    /// progress goes first, then the connection with the largest backlog.
     fn enforce_budget(&self) {
         let waiting = self.state.borrow().outgoing.waiting_bytes();
         let mut connections = self.connections.borrow_mut();
         let taken = waiting + connections.body_bytes();
         let room = self.config.buffered_bytes_max.saturating_sub(taken);
+        let dropped = connections.drop_progress_over(room);
+        self.counters.dropped_many(DropReason::SlowReader, dropped);
         let evicted = connections.evict_over(room);
         if evicted > 0 {
             self.counters.evicted.add(evicted as u64);
@@ -280,10 +297,9 @@ impl Shard {
         let Some(gone) = gone.filter(|gone| !gone.is_empty()) else {
             return;
         };
-        let mut ended = Vec::new();
-        let sessions = self.state.borrow_mut().end_sessions_of(&gone, &mut ended);
-        ended.iter().for_each(|ended| self.tell(ended));
-        self.notify_hub();
+        let mut acts = Vec::new();
+        let sessions = self.state.borrow_mut().end_sessions_of(&gone, &mut acts);
+        self.perform(acts);
         tracing::info!(
             shard = self.index,
             sessions,
@@ -303,50 +319,83 @@ impl Shard {
             .open_session(owner, version, clock::now(), draw)
     }
 
+    /// Does what the routing state asks for, and lets the hub know of what is for it.
+    pub fn perform(&self, acts: Vec<Act>) {
+        for act in acts {
+            match act {
+                Act::End(ended) => self.tell(&ended),
+                Act::Answer {
+                    call,
+                    message,
+                    outcome,
+                } => self.tell_message(&call, &message, outcome),
+                Act::CloseStream(stream) | Act::WakeStream(stream) => {
+                    self.connections.borrow_mut().wake(stream.into());
+                }
+            }
+        }
+        self.notify_hub();
+    }
+
     /// The server's answer to call `id`: to the client that asked, with its own id.
     pub fn answer(&self, id: UpstreamId, id_span: Span, line: &[u8], outcome: Outcome) {
         let now = clock::precise();
-        let call = self.state.borrow_mut().answered(id, now.millis());
-        match call {
-            Some(call) => {
+        let is_error = outcome == Outcome::Error;
+        let answered = self
+            .state
+            .borrow_mut()
+            .answered(id, line, is_error, now.millis());
+        match answered {
+            Answered::Call(call) => {
                 self.counters.calls.count(call.method, outcome);
                 self.counters.durations.record(now.since(call.started));
                 self.deliver_line(&call, id_span, line);
             }
-            None => {
+            Answered::Instead {
+                call,
+                message,
+                outcome,
+            } => {
+                self.counters.durations.record(now.since(call.started));
+                self.tell_message(&call, &message, outcome);
+                self.notify_hub();
+            }
+            Answered::Late => {
                 self.counters.dropped(DropReason::LateAnswer);
+                self.notify_hub();
             }
         }
     }
 
     fn deliver_line(&self, call: &Call, id_span: Span, line: &[u8]) {
         let client_id = call.client_id.raw();
-        let mut edits = [Edit {
+        let edit = Edit {
             span: id_span,
             with: client_id,
-        }];
+        };
         let bytes = line.len() - id_span.len() + client_id.len();
-        let delivered = self
-            .connections
-            .borrow_mut()
-            .deliver(call.reply_to, |form| match form {
-                Form::Json(manner) => {
+        let delivered = self.connections.borrow_mut().deliver(
+            call.reply_to,
+            |form| match form {
+                Form::Json { manner, .. } => {
                     let mut out = Vec::new();
                     response::json_head(&mut out, manner, &self.date(), bytes);
                     let head = out.len();
-                    splice(&mut out, line, &mut edits);
+                    splice(&mut out, line, &mut [edit]);
                     debug_assert_eq!(out.len(), head + bytes, "the length was announced");
                     Delivery::Response(out)
                 }
-                Form::Messages | Form::Idle => {
+                _ => {
                     let mut message = Vec::new();
-                    splice(&mut message, line, &mut edits);
+                    splice(&mut message, line, &mut [edit]);
                     Delivery::Message {
                         part: call.reply_to.part,
                         message,
                     }
                 }
-            });
+            },
+            |events| events.reply(|out| splice(out, line, &mut [edit])),
+        );
         match delivered {
             true => self.enforce_budget(),
             false => {
@@ -357,31 +406,50 @@ impl Shard {
 
     /// Tells the client of a call that ended without an answer.
     pub fn tell(&self, ended: &Ended) {
-        let outcome = Outcome::from(ended.reason);
-        self.counters.calls.count(ended.call.method, outcome);
+        if ended.reason != Reason::Cancelled {
+            self.tell_message(&ended.call, &ended.body(), Outcome::from(ended.reason));
+            return;
+        }
+        self.counters
+            .calls
+            .count(ended.call.method, Outcome::Cancelled);
         let to = ended.reply_to();
+        self.connections.borrow_mut().deliver(
+            to,
+            |_| Delivery::Cancelled {
+                part: to.part,
+                error: ended.body(),
+            },
+            EventQueue::end,
+        );
+    }
+
+    /// Answers a call with a message of Ringway's own.
+    fn tell_message(&self, call: &Call, message: &[u8], outcome: Outcome) {
+        self.counters.calls.count(call.method, outcome);
+        let to = call.reply_to;
         let date = self.date();
-        self.connections.borrow_mut().deliver(to, |form| {
-            let message = ended.body();
-            match form {
-                _ if ended.reason == Reason::Cancelled => Delivery::Cancelled {
-                    part: to.part,
-                    error: message,
-                },
-                Form::Json(manner) => {
-                    Delivery::Response(response::complete(manner, &date, 200, b"", &message))
+        let delivered = self.connections.borrow_mut().deliver(
+            to,
+            |form| match form {
+                Form::Json { manner, .. } => {
+                    Delivery::Response(response::complete(manner, &date, 200, b"", message))
                 }
-                Form::Messages | Form::Idle => Delivery::Message {
+                _ => Delivery::Message {
                     part: to.part,
-                    message,
+                    message: message.to_vec(),
                 },
-            }
-        });
+            },
+            |events| events.reply(|out| out.extend_from_slice(message)),
+        );
+        if delivered {
+            self.enforce_budget();
+        }
     }
 
     /// The server's answer to call `id` was over `--max-message`.
     pub fn too_long(&self, id: UpstreamId) {
-        let call = self.state.borrow_mut().answered(id, clock::now());
+        let call = self.state.borrow_mut().unreadable_answer(id);
         if let Some(call) = call {
             self.tell(&Ended {
                 call,
@@ -390,32 +458,204 @@ impl Shard {
         }
     }
 
-    /// The server reported progress on call `id`.
-    pub fn progress(&self, id: UpstreamId) {
-        self.state.borrow_mut().progressed(id, clock::now());
-        self.counters.dropped(DropReason::Progress);
+    /// The server reported progress under the token `id`, which stands at
+    /// `token_span`: to the client of that call, with its own token.
+    pub fn progress(&self, id: UpstreamId, token_span: Span, line: &[u8]) {
+        let mut state = self.state.borrow_mut();
+        let edit = |token| Edit {
+            span: token_span,
+            with: token,
+        };
+        match state.progressed(id, clock::now()) {
+            Progressed::Nobody => {
+                self.counters.dropped(DropReason::Progress);
+            }
+            Progressed::Call { reply_to, token } => {
+                let streamed = self
+                    .connections
+                    .borrow_mut()
+                    .deliver_progress(reply_to, |out| splice(out, line, &mut [edit(token)]));
+                drop(state);
+                self.count_streamed(streamed);
+            }
+            Progressed::Task { task, token } => {
+                let mut message = Vec::new();
+                splice(&mut message, line, &mut [edit(token)]);
+                drop(state);
+                self.task_news(task, TaskNews::Progress, &message);
+            }
+        }
+    }
+
+    fn count_streamed(&self, streamed: Streamed) {
+        match streamed {
+            Streamed::Taken { dropped } => {
+                self.counters.events_progress.add(1);
+                self.counters.dropped_many(DropReason::SlowReader, dropped);
+                self.enforce_budget();
+            }
+            Streamed::NoStream => {
+                self.counters.dropped(DropReason::Progress);
+            }
+            Streamed::Gone => {
+                self.counters.dropped(DropReason::ClientGone);
+            }
+        }
+    }
+
+    /// The server told the status of a task; it may be another shard's.
+    pub fn task_status(&self, line: &[u8]) {
+        let task = self.state.borrow_mut().task_status(line);
+        if let Some(task) = task {
+            let mut message = Vec::new();
+            splice(&mut message, line, &mut []);
+            self.task_news(task, TaskNews::Status, &message);
+        } else if self.shards == 1 {
+            // With several shards one of the others may know it.
+            self.counters.dropped(DropReason::Task);
+        }
+    }
+
+    /// News of a task: on the answer of a `tasks/result` that waits for it, else on
+    /// the GET stream of its session.
+    fn task_news(&self, task: TaskKey, news: TaskNews, message: &[u8]) {
+        let waiting = self.state.borrow().task_results(task);
+        for reply_to in waiting {
+            let streamed = self
+                .connections
+                .borrow_mut()
+                .deliver_progress(reply_to, |out| out.extend_from_slice(message));
+            if let Streamed::Taken { .. } = streamed {
+                self.count_streamed(streamed);
+                return;
+            }
+        }
+        let mut frame = Vec::with_capacity(message.len() + sse::FRAME_BYTES);
+        sse::frame(&mut frame, message);
+        let mut acts = Vec::new();
+        let is_kept = self
+            .state
+            .borrow_mut()
+            .mark_task(task, news, frame, &mut acts);
+        if !is_kept {
+            self.counters.dropped(DropReason::Task);
+        }
+        self.perform(acts);
+    }
+
+    /// A resource was updated.
+    pub fn updated(&self, uri: &[u8]) {
+        let Ok(uri) = std::str::from_utf8(uri) else {
+            return; // the hub decoded it
+        };
+        let mut acts = Vec::new();
+        self.state.borrow_mut().updated(uri, &mut acts);
+        self.perform(acts);
+    }
+
+    /// Lists have changed.
+    pub fn changed(&self, kinds: Kinds) {
+        let mut acts = Vec::new();
+        self.state.borrow_mut().changed(kinds, &mut acts);
+        self.perform(acts);
+    }
+
+    /// What the ledger says about a URI.
+    pub fn told(&self, uri: &str, told: Told) {
+        let mut acts = Vec::new();
+        self.state.borrow_mut().told(uri, told, &mut acts);
+        self.perform(acts);
+    }
+
+    /// The upstream is there.
+    pub fn upstream_up(&self, epoch: u64, handshake: Arc<Handshake>) {
+        let mut acts = Vec::new();
+        self.state
+            .borrow_mut()
+            .upstream_up(epoch, handshake, &mut acts);
+        self.perform(acts);
     }
 
     /// The upstream is gone: every call in flight is answered.
     pub fn upstream_down(&self) {
-        let mut ended = Vec::new();
-        self.state.borrow_mut().upstream_down(&mut ended);
-        ended.iter().for_each(|ended| self.tell(ended));
+        let mut acts = Vec::new();
+        self.state.borrow_mut().upstream_down(&mut acts);
+        self.perform(acts);
+    }
+
+    /// A session's client has opened a GET stream on this connection.
+    pub fn open_stream(&self, session: SessionKey, key: ConnectionKey) {
+        let mut acts = Vec::new();
+        let replaced =
+            self.state
+                .borrow_mut()
+                .open_stream(session, key.into(), clock::now(), &mut acts);
+        if replaced > 0 {
+            self.counters.streams_replaced.add(1);
+        }
+        if replaced == REPLACEMENTS_LOGGED {
+            tracing::warn!(
+                shard = self.index,
+                replaced,
+                "clients of one session keep replacing each other's GET stream"
+            );
+        }
+        self.perform(acts);
+    }
+
+    /// What the GET stream on this connection has to do now.
+    pub fn stream_work(&self, session: SessionKey, key: ConnectionKey, out: &mut Vec<u8>) -> Work {
+        let work = self
+            .state
+            .borrow_mut()
+            .stream_work(session, key.into(), out);
+        if let Work::Write(events) = work {
+            self.counters.events_marks.add(events as u64);
+        }
+        work
+    }
+
+    /// Whether the connection carries the session's GET stream.
+    pub fn is_stream(&self, session: SessionKey, key: ConnectionKey) -> bool {
+        self.state.borrow().is_stream(session, key.into())
+    }
+
+    /// A write of the GET stream on this connection is over.
+    pub fn stream_wrote(&self, session: SessionKey, key: ConnectionKey, is_done: bool) {
+        let mut acts = Vec::new();
+        self.state
+            .borrow_mut()
+            .stream_wrote(session, key.into(), is_done, &mut acts);
+        self.perform(acts);
+    }
+
+    /// The connection of a GET stream is over.
+    pub fn stream_gone(&self, session: SessionKey, key: ConnectionKey) {
+        let mut acts = Vec::new();
+        self.state
+            .borrow_mut()
+            .stream_gone(session, key.into(), clock::now(), &mut acts);
+        self.perform(acts);
+    }
+
+    /// The form of the answer in progress changes, because its head goes out.
+    pub fn set_form(&self, key: ConnectionKey, form: Form) {
+        self.connections.borrow_mut().set_form(key, form);
     }
 
     /// Ends a session.
     pub fn end_session(&self, key: SessionKey) {
-        let mut ended = Vec::new();
-        self.state.borrow_mut().end_session(key, &mut ended);
-        ended.iter().for_each(|ended| self.tell(ended));
-        self.notify_hub();
+        let mut acts = Vec::new();
+        self.state.borrow_mut().end_session(key, &mut acts);
+        self.perform(acts);
     }
 
     /// Rings for the hub if there are lines for it, or another log level.
     pub fn notify_hub(&self) {
         let state = self.state.borrow();
         let log_level = state.log_level();
-        if state.outgoing.has_batch() || self.told_log_level.get() != log_level {
+        if state.outgoing.has_batch() || state.has_notes() || self.told_log_level.get() != log_level
+        {
             self.told_log_level.set(log_level);
             self.lines_ready.notify();
         }
@@ -438,6 +678,9 @@ impl Shard {
         counters.connections.set(connections as u64);
         counters.sessions.set(state.sessions.len() as u64);
         counters.calls_in_flight.set(state.calls_in_flight() as u64);
+        counters.streams.set(state.streams() as u64);
+        counters.subscriptions.set(state.subscriptions() as u64);
+        counters.tasks.set(state.tasks() as u64);
         counters.buffered_bytes.set(self.buffered_bytes() as u64);
     }
 
@@ -447,10 +690,9 @@ impl Shard {
         let now = clock::now();
         self.refresh_tokens();
         self.connections.borrow_mut().tick(now);
-        let mut ended = Vec::new();
-        self.state.borrow_mut().tick(now, &mut ended);
-        ended.iter().for_each(|ended| self.tell(ended));
-        self.notify_hub();
+        let mut acts = Vec::new();
+        self.state.borrow_mut().tick(now, &mut acts);
+        self.perform(acts);
     }
 
     /// Hands a connection over to shard `owner`. False if that shard's mailbox

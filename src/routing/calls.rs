@@ -11,10 +11,11 @@ use smallvec::SmallVec;
 
 use super::outcome::Method;
 use super::session::{Session, SessionKey};
+use super::tasks::TaskKey;
 use super::time::Micros;
 use super::upstream_id::{GENERATION_MAX, UpstreamId};
 use super::wheel::Deadline;
-use crate::limits::SLOTS_BEFORE_REUSE;
+use crate::limits::{SLOTS_BEFORE_REUSE, SLOTS_MAX};
 use crate::wire::scan::{Field, Shape};
 
 /// A client's JSON-RPC id: the raw JSON that its answer will carry, and the
@@ -86,14 +87,44 @@ pub struct Call {
     pub method: Method,
     /// When it began.
     pub started: Micros,
-    /// It has been handed to the hub: a cancel must follow it.
+    /// It has been handed to the hub: a cancel must follow it. One that has not
+    /// been cannot be answered by the server.
     pub sent: bool,
+    /// The client's progress token, as it spelled it.
+    pub token: Option<Box<[u8]>>,
+    pub about: About,
+}
+
+/// What the answer of a call means beyond the answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum About {
+    Nothing,
+    /// It asks for a task, which its answer names.
+    NewTask,
+    /// `tasks/get` or `tasks/cancel` of this task.
+    Task(TaskKey),
+    /// `tasks/result` of this task, which blocks until the task is done.
+    TaskResult(TaskKey),
+    /// `tasks/list`.
+    TaskList,
+    /// `resources/subscribe`: it waits for the ledger, not for the server.
+    Subscription,
+}
+
+impl Call {
+    /// Whether messages may come before its answer, so that it should become a
+    /// stream rather than be kept alive as JSON.
+    pub fn may_stream(&self) -> bool {
+        self.token.is_some() || matches!(self.about, About::TaskResult(_))
+    }
 }
 
 #[derive(Debug)]
 struct Slot {
     generation: u32,
     call: Option<Call>,
+    /// The task that the slot's call has created, which keeps the slot.
+    task: Option<TaskKey>,
     deadline: Deadline,
     /// Neighbours in the list of the session's calls.
     newer: Option<u32>,
@@ -121,6 +152,8 @@ pub struct Calls {
     by_client_id: HashTable<u32>,
     hasher: ahash::RandomState,
     max: usize,
+    /// Slots that tasks keep.
+    tasks: usize,
     /// Slots exist up to here before one is used again.
     reuse_from: usize,
 }
@@ -135,13 +168,24 @@ impl Calls {
             by_client_id: HashTable::new(),
             hasher,
             max,
+            tasks: 0,
             reuse_from: SLOTS_BEFORE_REUSE,
         }
     }
 
     /// Calls in flight.
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free.len() - self.tasks
+    }
+
+    /// Whether another task may keep a slot.
+    pub fn has_room_for_task(&self) -> bool {
+        self.tasks < self.max
+    }
+
+    /// Slots that tasks keep.
+    pub fn tasks(&self) -> usize {
+        self.tasks
     }
 
     pub fn is_empty(&self) -> bool {
@@ -171,7 +215,7 @@ impl Calls {
         if self.slot_of(call.session, &call.client_id).is_some() {
             return Err(BeginError::DuplicateId);
         }
-        if self.len() >= self.max {
+        if self.len() >= self.max || self.slots.len() - self.free.len() >= SLOTS_MAX {
             return Err(BeginError::Full);
         }
         let hash = self.hash(call.session, call.client_id.value());
@@ -204,6 +248,7 @@ impl Calls {
         self.slots.push(Slot {
             generation: 1,
             call: None,
+            task: None,
             deadline: Deadline::default(),
             newer: None,
             older: None,
@@ -261,6 +306,45 @@ impl Calls {
     /// Ends the call that `id` names. The slot's generation moves on, so that
     /// whatever still comes for this id finds nobody.
     pub fn end(&mut self, session: &mut Session, id: UpstreamId) -> Option<Call> {
+        let call = self.take(session, id)?;
+        self.free(id.slot());
+        Some(call)
+    }
+
+    /// Ends the call that `id` names; its slot, and so its progress token, is kept
+    /// for the task that it has created. `None` if there is no such call, or if
+    /// tasks keep as many slots as calls may.
+    pub fn end_as_task(
+        &mut self,
+        session: &mut Session,
+        id: UpstreamId,
+        task: TaskKey,
+    ) -> Option<Call> {
+        if !self.has_room_for_task() {
+            return None;
+        }
+        let call = self.take(session, id)?;
+        self.slots[id.slot() as usize].task = Some(task);
+        self.tasks += 1;
+        Some(call)
+    }
+
+    /// The task that keeps the slot of `id`.
+    pub fn task(&self, id: UpstreamId) -> Option<TaskKey> {
+        let slot = self.slots.get(id.slot() as usize)?;
+        slot.task.filter(|_| slot.generation == id.generation())
+    }
+
+    /// The task that keeps the slot of `id` no longer needs it.
+    pub fn end_task(&mut self, id: UpstreamId) {
+        if self.task(id).is_some() {
+            self.slots[id.slot() as usize].task = None;
+            self.tasks -= 1;
+            self.free(id.slot());
+        }
+    }
+
+    fn take(&mut self, session: &mut Session, id: UpstreamId) -> Option<Call> {
         let slot = self.live(id)?;
         let call = self.slots[slot as usize].call.take()?;
         let hash = self.hash(call.session, call.client_id.value());
@@ -268,11 +352,14 @@ impl Calls {
             entry.remove();
         }
         self.unlink(session, slot);
+        self.slots[slot as usize].deadline.clear();
+        Some(call)
+    }
+
+    fn free(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
         entry.generation = entry.generation % GENERATION_MAX + 1;
-        entry.deadline.clear();
         self.free.push_back(slot);
-        Some(call)
     }
 
     fn link(&mut self, session: &mut Session, slot: u32) {
@@ -331,6 +418,8 @@ mod tests {
             method: Method::Other,
             started: Micros(0),
             sent: false,
+            token: None,
+            about: About::Nothing,
         }
     }
 
@@ -384,6 +473,34 @@ mod tests {
         assert!(table.end(one, id).is_some());
         assert!(table.end(one, id).is_none());
         assert!(table.calls.get(id).is_none());
+    }
+
+    #[test]
+    fn a_task_keeps_the_slot_of_its_call_until_it_ends() {
+        let (mut table, one, _) = Table::new(1);
+        let id = table.begin(one, "1").unwrap();
+        let session = table.sessions.get_mut(one).unwrap();
+        assert!(
+            table
+                .calls
+                .end_as_task(session, id, TaskKey::FIRST)
+                .is_some()
+        );
+        assert!(table.calls.is_empty() && table.calls.get(id).is_none());
+        assert_eq!(table.calls.task(id), Some(TaskKey::FIRST));
+        let next = table.begin(one, "1").unwrap();
+        let session = table.sessions.get_mut(one).unwrap();
+        assert!(
+            table
+                .calls
+                .end_as_task(session, next, TaskKey::FIRST)
+                .is_none(),
+            "tasks are bounded like calls"
+        );
+        table.calls.end_task(id);
+        table.calls.end_task(id);
+        assert_eq!((table.calls.task(id), table.calls.tasks()), (None, 0));
+        assert_eq!(table.calls.len(), 1);
     }
 
     #[test]

@@ -2,17 +2,19 @@
 //! refused, forwarded to the server, or accepted in silence. One place to read
 //! what each method does.
 
-use super::calls::{BeginError, Call, ClientId, ReplyTo};
+use smallvec::SmallVec;
+
+use super::calls::{About, BeginError, Call, ClientId, ReplyTo};
 use super::log_level::Level;
 use super::outcome::Method;
 use super::outgoing::Placed;
 use super::session::SessionKey;
-use super::shard::{Ended, ShardState};
+use super::shard::{Act, Ended, ShardState};
 use super::time::Micros;
 use super::upstream_id::UpstreamId;
 use crate::wire::method::{CANCELLED, LOG_LEVELS, Request};
 use crate::wire::reply::{self, Reason};
-use crate::wire::scan::{Envelope, Kind};
+use crate::wire::scan::{Envelope, Field, Kind};
 use crate::wire::splice::{Edit, splice};
 
 /// What to do with a client's message.
@@ -28,11 +30,31 @@ pub enum Step {
     /// The message breaks the protocol: HTTP 400 with this JSON-RPC error.
     Refused(Vec<u8>),
     /// This call is in flight; its answer comes later.
-    InFlight(UpstreamId),
+    InFlight {
+        id: UpstreamId,
+        /// Messages may come before the answer.
+        may_stream: bool,
+    },
+}
+
+/// A client's request on its way.
+pub(super) struct Incoming<'a> {
+    pub(super) text: &'a [u8],
+    pub(super) envelope: &'a Envelope<'a>,
+    id: &'a Field,
+    reply_to: ReplyTo,
+    pub(super) now: Micros,
+}
+
+impl Incoming<'_> {
+    /// The id as its client spelled it.
+    pub(super) fn raw_id(&self) -> &[u8] {
+        self.id.span.of(self.text)
+    }
 }
 
 impl ShardState {
-    /// A message of `session`. Calls that it ends (a cancel) go to `ended`.
+    /// A message of `session`. What it does to other calls (a cancel) goes to `acts`.
     pub fn message(
         &mut self,
         session: SessionKey,
@@ -40,14 +62,26 @@ impl ShardState {
         envelope: &Envelope<'_>,
         reply_to: ReplyTo,
         now: Micros,
-        ended: &mut Vec<Ended>,
+        acts: &mut Vec<Act>,
     ) -> Step {
         self.touch(session, now.millis());
         match envelope.kind {
-            Kind::Request => self.request(session, text, envelope, reply_to, now),
+            Kind::Request => match &envelope.id {
+                Some(id) => self.request(
+                    session,
+                    &Incoming {
+                        text,
+                        envelope,
+                        id,
+                        reply_to,
+                        now,
+                    },
+                ),
+                None => Step::Accepted, // the scan gives every request an id
+            },
             Kind::Notification => {
                 if envelope.method == CANCELLED {
-                    ended.extend(self.cancel(session, text, envelope));
+                    acts.extend(self.cancel(session, text, envelope).map(Act::End));
                 }
                 Step::Accepted
             }
@@ -56,19 +90,9 @@ impl ShardState {
         }
     }
 
-    fn request(
-        &mut self,
-        session: SessionKey,
-        text: &[u8],
-        envelope: &Envelope<'_>,
-        reply_to: ReplyTo,
-        now: Micros,
-    ) -> Step {
-        let Some(id_field) = &envelope.id else {
-            return Step::Accepted; // the scan gives every request an id
-        };
-        let id = id_field.span.of(text);
-        match Request::of(&envelope.method) {
+    fn request(&mut self, session: SessionKey, incoming: &Incoming<'_>) -> Step {
+        let id = incoming.raw_id();
+        match Request::of(&incoming.envelope.method) {
             Request::Initialize => Step::Refused(reply::error(
                 Some(id),
                 reply::INVALID_REQUEST,
@@ -76,38 +100,24 @@ impl ShardState {
             )),
             Request::Modern => Step::Refused(unsupported_era(Some(id))),
             Request::Ping => Step::Answer(reply::result(id, b"{}")),
-            Request::SetLevel => Step::Answer(self.set_level(session, id, text, envelope)),
-            Request::Subscribe | Request::Unsubscribe => Step::Answer(reply::error(
-                Some(id),
-                reply::METHOD_NOT_FOUND,
-                "Resource subscriptions are not offered",
-            )),
+            Request::SetLevel => Step::Answer(self.set_level(session, incoming)),
+            Request::Subscribe => self.subscribe(session, incoming),
+            Request::Unsubscribe => self.unsubscribe(session, incoming),
             Request::Notification => Step::Answer(reply::error(
                 Some(id),
                 reply::METHOD_NOT_FOUND,
                 "A notification has no id",
             )),
-            Request::Tasks => Step::Answer(reply::error(
-                Some(id),
-                reply::METHOD_NOT_FOUND,
-                "Tasks are not offered",
-            )),
-            Request::Forwarded if envelope.task.is_some() => Step::Answer(reply::error(
-                Some(id),
-                reply::INVALID_PARAMS,
-                "Tasks are not offered: send the request without params.task",
-            )),
-            Request::Forwarded => self.forward(session, text, envelope, reply_to, now),
+            Request::Tasks => self.task_request(session, incoming),
+            Request::Forwarded if incoming.envelope.task.is_some() => {
+                self.ask_for_task(session, incoming)
+            }
+            Request::Forwarded => self.forward(session, incoming, About::Nothing, None),
         }
     }
 
-    fn set_level(
-        &mut self,
-        session: SessionKey,
-        id: &[u8],
-        text: &[u8],
-        envelope: &Envelope<'_>,
-    ) -> Vec<u8> {
+    fn set_level(&mut self, session: SessionKey, incoming: &Incoming<'_>) -> Vec<u8> {
+        let id = incoming.raw_id();
         let Some(handshake) = self.handshake() else {
             return reply::failure(Some(id), Reason::UpstreamDown);
         };
@@ -118,7 +128,8 @@ impl ShardState {
                 "The server has no logging capability",
             );
         }
-        let level = envelope.level.as_ref().and_then(|field| field.text(text));
+        let level = incoming.envelope.level.as_ref();
+        let level = level.and_then(|field| field.text(incoming.text));
         let place = level.and_then(|level| LOG_LEVELS.iter().position(|known| *known == level));
         let Some(place) = place else {
             return reply::error(
@@ -134,90 +145,104 @@ impl ShardState {
         reply::result(id, b"{}")
     }
 
-    fn forward(
+    /// Why no call can begin at the moment, if so.
+    pub(super) fn not_now(&self, incoming: &Incoming<'_>) -> Option<Step> {
+        if self.is_draining {
+            return Some(failed(incoming.raw_id(), Reason::Draining));
+        }
+        let is_down = self.epoch.is_none();
+        is_down.then(|| failed(incoming.raw_id(), Reason::UpstreamDown))
+    }
+
+    /// Takes a slot for a call that has not been sent.
+    pub(super) fn begin_call(
         &mut self,
         key: SessionKey,
-        text: &[u8],
-        envelope: &Envelope<'_>,
-        reply_to: ReplyTo,
-        now: Micros,
-    ) -> Step {
-        let Some(id_field) = &envelope.id else {
-            return Step::Accepted;
-        };
-        let raw_id = id_field.span.of(text);
-        let uri_bytes = envelope.uri.as_ref().map_or(0, |uri| uri.span.len());
-        if uri_bytes > self.limits.uri_bytes_max {
-            let sentence = "params.uri is longer than the limit (--max-uri)";
-            return Step::Answer(reply::error(Some(raw_id), reply::INVALID_PARAMS, sentence));
-        }
-        if self.is_draining {
-            return failed(raw_id, Reason::Draining);
-        }
-        if self.epoch.is_none() {
-            return failed(raw_id, Reason::UpstreamDown);
-        }
+        incoming: &Incoming<'_>,
+        about: About,
+    ) -> Result<UpstreamId, Step> {
         let Some(session) = self.sessions.get_mut(key) else {
-            return failed(raw_id, Reason::SessionEnded);
+            return Err(failed(incoming.raw_id(), Reason::SessionEnded));
         };
         if session.calls >= self.limits.calls_per_session_max {
-            return failed(raw_id, Reason::Overloaded);
+            return Err(failed(incoming.raw_id(), Reason::Overloaded));
         }
+        let token = incoming.envelope.meta_progress_token.as_ref();
         let call = Call {
             session: key,
-            client_id: ClientId::read(id_field, text),
-            reply_to,
-            method: Method::of(&envelope.method),
-            started: now,
+            client_id: ClientId::read(incoming.id, incoming.text),
+            reply_to: incoming.reply_to,
+            method: Method::of(&incoming.envelope.method),
+            started: incoming.now,
             sent: false,
+            token: token.map(|field| field.span.of(incoming.text).into()),
+            about,
         };
-        let id = match self.calls.begin(session, call) {
-            Ok(id) => id,
-            Err(BeginError::DuplicateId) => {
-                return Step::Refused(reply::error(
+        self.calls
+            .begin(session, call)
+            .map_err(|error| match error {
+                BeginError::DuplicateId => Step::Refused(reply::error(
                     None,
                     reply::INVALID_REQUEST,
                     "The id of this request is in flight already in this session",
-                ));
-            }
-            Err(BeginError::Full) => {
-                return failed(raw_id, Reason::Overloaded);
-            }
+                )),
+                BeginError::Full => failed(incoming.raw_id(), Reason::Overloaded),
+            })
+    }
+
+    /// Sends a request on to the server, under the id of its call. `change`
+    /// replaces one more value of it.
+    pub(super) fn forward(
+        &mut self,
+        key: SessionKey,
+        incoming: &Incoming<'_>,
+        about: About,
+        change: Option<Edit<'_>>,
+    ) -> Step {
+        let envelope = incoming.envelope;
+        let uri_bytes = envelope.uri.as_ref().map_or(0, |uri| uri.span.len());
+        if uri_bytes > self.limits.uri_bytes_max {
+            let id = Some(incoming.raw_id());
+            let sentence = "params.uri is longer than the limit (--max-uri)";
+            return Step::Answer(reply::error(id, reply::INVALID_PARAMS, sentence));
+        }
+        if let Some(refused) = self.not_now(incoming) {
+            return refused;
+        }
+        let id = match self.begin_call(key, incoming, about) {
+            Ok(id) => id,
+            Err(step) => return step,
         };
         let mut buffer = itoa::Buffer::new();
         let digits = id.digits(&mut buffer);
-        let placed = self.outgoing.push(key, id, text.len() + 48, |out| {
-            let id_edit = Edit {
-                span: id_field.span,
+        let added = change.map_or(0, |edit| edit.with.len());
+        let size_hint = incoming.text.len() + 48 + added;
+        let placed = self.outgoing.push(key, id, size_hint, |out| {
+            let of_id = |field: &Field| Edit {
+                span: field.span,
                 with: digits,
             };
-            match &envelope.meta_progress_token {
-                Some(token) => splice(
-                    out,
-                    text,
-                    &mut [
-                        id_edit,
-                        Edit {
-                            span: token.span,
-                            with: digits,
-                        },
-                    ],
-                ),
-                None => splice(out, text, &mut [id_edit]),
-            }
+            let mut edits = SmallVec::<[Edit<'_>; 3]>::new();
+            edits.push(of_id(incoming.id));
+            edits.extend(envelope.meta_progress_token.as_ref().map(of_id));
+            edits.extend(change);
+            splice(out, incoming.text, &mut edits);
             out.push(b'\n');
         });
         match placed {
             Ok(placed) => {
+                let mut may_stream = false;
                 if let Some(call) = self.calls.get_mut(id) {
                     call.sent = placed == Placed::InBatch;
+                    may_stream = call.may_stream();
                 }
-                self.arm_call(id, now.millis(), now.millis());
-                Step::InFlight(id)
+                let now = incoming.now.millis();
+                self.arm_call(id, now, now);
+                Step::InFlight { id, may_stream }
             }
             Err(_) => {
                 self.withdraw(id, Reason::Overloaded);
-                failed(raw_id, Reason::Overloaded)
+                failed(incoming.raw_id(), Reason::Overloaded)
             }
         }
     }
@@ -238,7 +263,7 @@ impl ShardState {
     }
 }
 
-fn failed(id: &[u8], reason: Reason) -> Step {
+pub(super) fn failed(id: &[u8], reason: Reason) -> Step {
     Step::Failed(reason, reply::failure(Some(id), reason))
 }
 
@@ -257,6 +282,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::routing::arrival::{Answered, Progressed};
     use crate::routing::session::TokenId;
     use crate::routing::shard::ShardLimits;
     use crate::routing::time::Millis;
@@ -283,6 +309,8 @@ mod tests {
                 sessions_max: 9,
                 calls_max: 9,
                 calls_per_session_max: 3,
+                subscriptions_per_session_max: 2,
+                tasks_per_session_max: 2,
                 uri_bytes_max: 20,
                 waiting_bytes_max: 1_000,
                 request_timeout_ms: 1_000,
@@ -297,7 +325,11 @@ mod tests {
                 get_streams: false,
                 tasks: false,
             };
-            state.upstream_up(1, Arc::new(Handshake::read(result, offer).unwrap()));
+            state.upstream_up(
+                1,
+                Arc::new(Handshake::read(result, offer).unwrap()),
+                &mut Vec::new(),
+            );
             Bench {
                 state,
                 draws: 0,
@@ -315,16 +347,27 @@ mod tests {
 
         fn send(&mut self, session: SessionKey, text: &str) -> (Step, Vec<Ended>) {
             let envelope = scan(text.as_bytes()).unwrap();
-            let mut ended = Vec::new();
+            let mut acts = Vec::new();
             let step = self.state.message(
                 session,
                 text.as_bytes(),
                 &envelope,
                 NOWHERE,
                 Micros(self.now.0 * 1_000),
-                &mut ended,
+                &mut acts,
             );
-            (step, ended)
+            (step, ended(acts))
+        }
+
+        fn answered(&mut self, id: UpstreamId) -> Option<Call> {
+            match self.state.answered(id, b"", false, self.now) {
+                Answered::Call(call) => Some(call),
+                _ => None,
+            }
+        }
+
+        fn progressed(&mut self, id: UpstreamId) -> bool {
+            !matches!(self.state.progressed(id, self.now), Progressed::Nobody)
         }
 
         fn upstream(&mut self) -> Vec<serde_json::Value> {
@@ -338,13 +381,21 @@ mod tests {
         }
 
         fn tick(&mut self, to: u64) -> Vec<Ended> {
-            let mut ended = Vec::new();
+            let mut acts = Vec::new();
             while self.now.0 < to {
                 self.now = Millis((self.now.0 + 50).min(to));
-                self.state.tick(self.now, &mut ended);
+                self.state.tick(self.now, &mut acts);
             }
-            ended
+            ended(acts)
         }
+    }
+
+    fn ended(acts: Vec<Act>) -> Vec<Ended> {
+        let ended = acts.into_iter().filter_map(|act| match act {
+            Act::End(ended) => Some(ended),
+            _ => None,
+        });
+        ended.collect()
     }
 
     fn id_of(line: &serde_json::Value) -> UpstreamId {
@@ -359,12 +410,12 @@ mod tests {
     fn id_and_token_go_upstream_as_the_same_integer_and_come_back_to_the_call() {
         let mut bench = Bench::new();
         let session = bench.session();
-        assert!(matches!(bench.send(session, CALL).0, Step::InFlight(_)));
+        assert!(matches!(bench.send(session, CALL).0, Step::InFlight { .. }));
         let lines = bench.upstream();
         assert_eq!(lines[0]["id"], lines[0]["params"]["_meta"]["progressToken"]);
-        let call = bench.state.answered(id_of(&lines[0]), bench.now).unwrap();
+        let call = bench.answered(id_of(&lines[0])).unwrap();
         assert_eq!(call.client_id.raw(), br#""x""#);
-        assert!(bench.state.answered(id_of(&lines[0]), bench.now).is_none());
+        assert!(bench.answered(id_of(&lines[0])).is_none());
     }
 
     #[test]
@@ -381,8 +432,8 @@ mod tests {
         assert_eq!(ended[0].reason, Reason::Cancelled);
         let line = bench.upstream().remove(0);
         assert_eq!(line["params"]["requestId"], call["id"]);
-        assert!(bench.state.answered(id_of(&call), bench.now).is_none());
-        assert!(matches!(bench.send(session, CALL).0, Step::InFlight(_)));
+        assert!(bench.answered(id_of(&call)).is_none());
+        assert!(matches!(bench.send(session, CALL).0, Step::InFlight { .. }));
     }
 
     #[test]
@@ -408,13 +459,13 @@ mod tests {
         let id = id_of(&bench.upstream()[0]);
         for moment in [900, 1_800, 2_700] {
             assert!(bench.tick(moment).is_empty());
-            assert!(bench.state.progressed(id, bench.now));
+            assert!(bench.progressed(id));
         }
         let ended = bench.tick(3_200);
         assert_eq!(ended.len(), 1);
         assert_eq!(ended[0].reason, Reason::Timeout);
         assert_eq!(bench.upstream()[0]["method"], "notifications/cancelled");
-        assert!(!bench.state.progressed(id, bench.now));
+        assert!(!bench.progressed(id));
     }
 
     #[test]
@@ -432,7 +483,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         let other = bench.session();
-        assert!(matches!(bench.send(other, CALL).0, Step::InFlight(_)));
+        assert!(matches!(bench.send(other, CALL).0, Step::InFlight { .. }));
     }
 
     #[test]
@@ -450,7 +501,7 @@ mod tests {
         ));
         assert!(matches!(
             bench.send(session, &read(&"x".repeat(18))).0,
-            Step::InFlight(_)
+            Step::InFlight { .. }
         ));
     }
 
@@ -465,8 +516,9 @@ mod tests {
             );
         }
         bench.upstream();
-        let mut ended = Vec::new();
-        bench.state.end_session(session, &mut ended);
+        let mut acts = Vec::new();
+        bench.state.end_session(session, &mut acts);
+        let ended = ended(acts);
         assert_eq!(ended.len(), 3);
         assert!(ended.iter().all(|e| e.reason == Reason::SessionEnded));
         assert_eq!(bench.upstream().len(), 3);
@@ -497,9 +549,9 @@ mod tests {
         let mut bench = Bench::new();
         let session = bench.session();
         bench.send(session, CALL);
-        let mut ended = Vec::new();
-        bench.state.upstream_down(&mut ended);
-        assert_eq!(ended[0].reason, Reason::UpstreamDown);
+        let mut acts = Vec::new();
+        bench.state.upstream_down(&mut acts);
+        assert_eq!(ended(acts)[0].reason, Reason::UpstreamDown);
         assert!(bench.upstream().is_empty());
         match bench.send(session, CALL).0 {
             Step::Failed(reason, _) => assert_eq!(reason, Reason::UpstreamDown),
@@ -521,12 +573,13 @@ mod tests {
         let mut bench = Bench::new();
         let session = bench.session();
         bench.state.upstream_down(&mut Vec::new());
+        let acts = &mut Vec::new();
         bench
             .state
-            .upstream_up(2, up(r#"{"logging":{},"tools":{}}"#));
-        assert!(matches!(bench.send(session, CALL).0, Step::InFlight(_)));
+            .upstream_up(2, up(r#"{"logging":{},"tools":{}}"#), acts);
+        assert!(matches!(bench.send(session, CALL).0, Step::InFlight { .. }));
         bench.state.upstream_down(&mut Vec::new());
-        bench.state.upstream_up(3, up(r#"{"logging":{}}"#));
+        bench.state.upstream_up(3, up(r#"{"logging":{}}"#), acts);
         assert!(bench.state.sessions.is_empty());
     }
 
@@ -566,7 +619,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":10,"method":"notifications/cancelled","params":{"requestId":257}}"#,
         ] {
             assert!(
-                !matches!(bench.send(session, text).0, Step::InFlight(_)),
+                !matches!(bench.send(session, text).0, Step::InFlight { .. }),
                 "{text}"
             );
         }

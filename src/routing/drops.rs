@@ -19,8 +19,12 @@ pub enum DropReason {
     Progress,
     /// A log message: not attributable to a session.
     LogMessage,
-    /// A change notification that no stream carries.
+    /// A change that nobody is subscribed to, or that no stream carries.
     Change,
+    /// Progress whose client does not read.
+    SlowReader,
+    /// News of a task that no session owns, or too long to be kept.
+    Task,
     /// Any other notification.
     Other,
     /// An answer whose client's connection is gone.
@@ -30,7 +34,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    pub const ALL: [DropReason; 11] = [
+    pub const ALL: [DropReason; 13] = [
         DropReason::NotJson,
         DropReason::NotMessage,
         DropReason::TooLong,
@@ -39,6 +43,8 @@ impl DropReason {
         DropReason::Progress,
         DropReason::LogMessage,
         DropReason::Change,
+        DropReason::SlowReader,
+        DropReason::Task,
         DropReason::Other,
         DropReason::ClientGone,
         DropReason::AnswerOverflow,
@@ -55,6 +61,8 @@ impl DropReason {
             DropReason::Progress => "progress",
             DropReason::LogMessage => "log_message",
             DropReason::Change => "change",
+            DropReason::SlowReader => "slow_reader",
+            DropReason::Task => "task",
             DropReason::Other => "other",
             DropReason::ClientGone => "client_gone",
             DropReason::AnswerOverflow => "answer_overflow",

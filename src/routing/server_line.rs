@@ -3,7 +3,8 @@
 
 use super::drops::DropReason;
 use super::upstream_id::{Owner, UpstreamId};
-use crate::wire::method::{CANCELLED, PROGRESS};
+use crate::wire::method::PROGRESS;
+use crate::wire::notice::Kinds;
 use crate::wire::reply;
 use crate::wire::scan::{self, Envelope, Kind};
 use crate::wire::span::Span;
@@ -28,6 +29,12 @@ pub enum Route {
         id: UpstreamId,
         token_span: Span,
     },
+    /// `notifications/tasks/status`: to every shard, one of which may know the task.
+    TaskStatus,
+    /// Lists have changed: to every session.
+    Changed(Kinds),
+    /// A resource was updated: to those who are subscribed to it. The URI, decoded.
+    Updated(Box<str>),
     /// The answer to one of the hub's own requests: its raw result, or the raw
     /// error.
     Own {
@@ -102,12 +109,17 @@ fn notification(line: &[u8], envelope: &Envelope<'_>, shards: usize) -> Route {
     match envelope.method.as_ref() {
         PROGRESS => progress(line, envelope, shards),
         "notifications/message" => Route::Drop(DropReason::LogMessage),
-        "notifications/tools/list_changed"
-        | "notifications/resources/list_changed"
-        | "notifications/prompts/list_changed"
-        | "notifications/resources/updated" => Route::Drop(DropReason::Change),
-        CANCELLED => Route::Drop(DropReason::Other),
-        _ => Route::Drop(DropReason::Other),
+        "notifications/resources/updated" => {
+            let uri = envelope.uri.as_ref().and_then(|field| field.text(line));
+            uri.map_or(Route::Drop(DropReason::Change), |uri| {
+                Route::Updated(uri.into())
+            })
+        }
+        "notifications/tasks/status" => match &envelope.task_id {
+            Some(_) => Route::TaskStatus,
+            None => Route::Drop(DropReason::Task),
+        },
+        method => Kinds::of(method).map_or(Route::Drop(DropReason::Other), Route::Changed),
     }
 }
 

@@ -1,12 +1,16 @@
 //! Sessions: their ids, which shard owns them, and the table of one shard.
 //! A session belongs to exactly one shard, and the id alone says which.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use slab::Slab;
 
+use super::marks::Marks;
+use super::tasks::SessionTasks;
 use super::time::Millis;
+use super::uri_index::UriKey;
 use super::wheel::Deadline;
+use crate::wire::notice::Kinds;
 use crate::wire::version::Version;
 
 /// What `Mcp-Session-Id` names: the 128 bits of a version 4 UUID.
@@ -48,6 +52,14 @@ impl TokenId {
     pub const ANYONE: TokenId = TokenId(0);
 }
 
+/// A GET stream: the connection that carries it. A connection carries one in its
+/// life, so this names one stream for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamId {
+    pub connection: u32,
+    pub connection_generation: u32,
+}
+
 /// One session.
 #[derive(Debug)]
 pub struct Session {
@@ -66,8 +78,57 @@ pub struct Session {
     /// The log level that the client asked for, as a place in
     /// [`crate::wire::method::LOG_LEVELS`].
     pub log_level: Option<u8>,
+    /// Its GET stream, if one is open.
+    pub stream: Option<StreamId>,
+    /// How often its GET stream was replaced by a newer one.
+    pub replacements: u32,
+    /// The lists whose change is to be told on its GET stream; apart from the
+    /// other marks, because every session gets them.
+    pub changed: Kinds,
+    /// What else is to be told there.
+    pub marks: Option<Box<Marks>>,
+    /// What is being written: by the stream, and by former ones that have not
+    /// ended yet.
+    pub writing: Vec<(StreamId, Marks)>,
+    /// The URIs that it is subscribed to.
+    pub held: Option<Box<HashSet<UriKey, ahash::RandomState>>>,
+    pub tasks: Option<Box<SessionTasks>>,
     /// When the session is next looked at; see [`super::shard`].
     pub deadline: Deadline,
+}
+
+impl Session {
+    /// Sets marks. Returns the stream that is to be woken for them: one that had
+    /// marks before has been woken, or writes and will look again.
+    pub fn mark(&mut self, set: impl FnOnce(&mut Marks)) -> Option<StreamId> {
+        let had_marks = self.has_marks();
+        set(self.marks.get_or_insert_default());
+        self.stream.filter(|_| !had_marks)
+    }
+
+    /// Marks lists as changed; returns the same.
+    pub fn mark_changed(&mut self, kinds: Kinds) -> Option<StreamId> {
+        let had_marks = self.has_marks();
+        self.changed = self.changed.with(kinds);
+        self.stream.filter(|_| !had_marks)
+    }
+
+    pub fn has_marks(&self) -> bool {
+        !self.changed.is_empty() || self.marks.as_ref().is_some_and(|marks| !marks.is_empty())
+    }
+
+    /// Takes the marks of the next write.
+    pub fn take_marks(&mut self) -> Marks {
+        let mut taken = match &mut self.marks {
+            Some(marks) => marks.take(),
+            None => Marks::default(),
+        };
+        if self.marks.as_ref().is_some_and(|marks| marks.is_empty()) {
+            self.marks = None;
+        }
+        taken.changed(std::mem::take(&mut self.changed));
+        taken
+    }
 }
 
 /// The sessions of one shard.
@@ -118,6 +179,13 @@ impl Sessions {
             last_used: now,
             used: false,
             log_level: None,
+            stream: None,
+            replacements: 0,
+            changed: Kinds::NONE,
+            marks: None,
+            writing: Vec::new(),
+            held: None,
+            tasks: None,
             deadline: Deadline::default(),
         }) as u32);
         let before = self.by_id.insert(id, key);
@@ -150,6 +218,11 @@ impl Sessions {
 
     pub fn get(&self, key: SessionKey) -> Option<&Session> {
         self.table.get(key.0 as usize)
+    }
+
+    /// Every session.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.table.iter_mut().map(|(_, session)| session)
     }
 
     pub fn get_mut(&mut self, key: SessionKey) -> Option<&mut Session> {

@@ -5,10 +5,14 @@
 
 use std::sync::Arc;
 
-use super::calls::{Call, Calls, ReplyTo};
+use super::calls::{About, Call, Calls, ReplyTo};
+use super::interest::Interests;
+use super::letters::Note;
 use super::log_level::{Asked, Level};
+use super::outcome::Outcome;
 use super::outgoing::Outgoing;
-use super::session::{SessionId, SessionKey, Sessions, TokenId};
+use super::session::{SessionId, SessionKey, Sessions, StreamId, TokenId};
+use super::tasks::Tasks;
 use super::time::Millis;
 use super::upstream_id::UpstreamId;
 use super::wheel::Wheel;
@@ -23,6 +27,9 @@ pub struct ShardLimits {
     pub sessions_max: usize,
     pub calls_max: usize,
     pub calls_per_session_max: usize,
+    pub subscriptions_per_session_max: usize,
+    /// Tasks of a session that are not terminal.
+    pub tasks_per_session_max: usize,
     /// Bytes of `params.uri` as it stands in a request.
     pub uri_bytes_max: usize,
     /// Bytes of lines that wait for the server.
@@ -55,6 +62,23 @@ impl Ended {
     }
 }
 
+/// What is to be done for clients after an event.
+#[derive(Debug)]
+pub enum Act {
+    /// A call has ended without an answer of the server.
+    End(Ended),
+    /// A call is answered with this message of Ringway's own.
+    Answer {
+        call: Call,
+        message: Vec<u8>,
+        outcome: Outcome,
+    },
+    /// A GET stream is over: it ends cleanly.
+    CloseStream(StreamId),
+    /// A GET stream has something to write.
+    WakeStream(StreamId),
+}
+
 /// The table of sessions is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("too many sessions")]
@@ -69,12 +93,19 @@ pub struct ShardState {
     pub(super) calls: Calls,
     pub outgoing: Outgoing,
     pub(super) log_levels: Asked,
+    pub(super) interests: Interests,
+    pub(super) tasks: Tasks,
+    /// What the hub is to be told; it waits here however long the hub takes.
+    pub(super) notes: Vec<Note>,
+    pub(super) hasher: ahash::RandomState,
     /// The last handshake: `initialize` is answered from it also while the
     /// upstream is down.
     handshake: Option<Arc<Handshake>>,
     /// Which child the calls go to, while one is there.
     pub(super) epoch: Option<u64>,
     pub(super) is_draining: bool,
+    /// Sessions with an open GET stream.
+    pub(super) streams: usize,
     pub(super) limits: ShardLimits,
     call_wheel: Wheel<u32>,
     session_wheel: Wheel<SessionKey>,
@@ -95,11 +126,16 @@ impl ShardState {
             shards,
             sessions: Sessions::new(limits.sessions_max, hasher.clone()),
             calls: Calls::new(shard, limits.calls_max, hasher.clone()),
-            outgoing: Outgoing::new(SHARD_WINDOW_BYTES, limits.waiting_bytes_max, hasher),
+            outgoing: Outgoing::new(SHARD_WINDOW_BYTES, limits.waiting_bytes_max, hasher.clone()),
             log_levels: Asked::default(),
+            interests: Interests::new(hasher.clone()),
+            tasks: Tasks::new(limits.tasks_per_session_max, hasher.clone()),
+            notes: Vec::new(),
+            hasher,
             handshake: None,
             epoch: None,
             is_draining: false,
+            streams: 0,
             limits,
             call_wheel: Wheel::new(TICK_MS, now),
             session_wheel: Wheel::new(TICK_MS * 20, now),
@@ -108,16 +144,19 @@ impl ShardState {
 
     /// Child number `epoch` is there, with the outcome of its handshake. If it
     /// can do less than the one before, every session ends: what the client
-    /// was told in its handshake no longer holds.
-    pub fn upstream_up(&mut self, epoch: u64, handshake: Arc<Handshake>) {
+    /// was told in its handshake no longer holds. Else every session is told
+    /// that all lists may have changed.
+    pub fn upstream_up(&mut self, epoch: u64, handshake: Arc<Handshake>, acts: &mut Vec<Act>) {
         let before = self.handshake.replace(handshake.clone());
         self.epoch = Some(epoch);
-        if before.is_some_and(|before| handshake.is_less_than(&before)) {
-            let mut ended = Vec::new();
-            for key in self.sessions.keys() {
-                self.end_session(key, &mut ended);
+        match before {
+            None => {}
+            Some(before) if handshake.is_less_than(&before) => {
+                for key in self.sessions.keys() {
+                    self.end_session(key, acts);
+                }
             }
-            debug_assert!(ended.is_empty(), "no call is in flight while it is down");
+            Some(_) => self.changed(handshake.kinds, acts),
         }
     }
 
@@ -131,20 +170,24 @@ impl ShardState {
         self.epoch.unwrap_or_default()
     }
 
-    /// The upstream is gone: every call in flight ends, new ones are refused.
-    pub fn upstream_down(&mut self, ended: &mut Vec<Ended>) {
+    /// The upstream is gone, and its tasks with it: every call in flight ends, new
+    /// ones are refused. Subscriptions stay: the ledger restores them.
+    pub fn upstream_down(&mut self, acts: &mut Vec<Act>) {
         self.epoch = None;
         self.outgoing.clear();
         for (id, session) in self.calls.all() {
             if let Some(session) = self.sessions.get_mut(session)
                 && let Some(call) = self.calls.end(session, id)
             {
-                ended.push(Ended {
+                acts.push(Act::End(Ended {
                     call,
                     reason: Reason::UpstreamDown,
-                });
+                }));
             }
         }
+        self.interests.forget_waiters();
+        self.notes.retain(|note| matches!(note, Note::Release(_)));
+        self.forget_tasks();
     }
 
     /// Calls in flight.
@@ -188,19 +231,32 @@ impl ShardState {
         }
     }
 
-    /// Ends a session: its calls end, the server is told, nothing is left.
-    pub fn end_session(&mut self, key: SessionKey, ended: &mut Vec<Ended>) {
+    /// Ends a session: its calls and tasks end, its subscriptions are released,
+    /// its stream is closed, the server is told, nothing is left.
+    pub fn end_session(&mut self, key: SessionKey, acts: &mut Vec<Act>) {
         loop {
             let Some(session) = self.sessions.get(key) else {
                 return;
             };
             match self.calls.newest_of(session) {
-                Some(id) => ended.extend(self.withdraw(id, Reason::SessionEnded)),
+                Some(id) => acts.extend(self.withdraw(id, Reason::SessionEnded).map(Act::End)),
                 None => break,
             }
         }
-        if let Some(session) = self.sessions.close(key) {
-            self.log_levels.change(session.log_level, None);
+        let Some(session) = self.sessions.close(key) else {
+            return;
+        };
+        self.log_levels.change(session.log_level, None);
+        if let Some(stream) = session.stream {
+            self.streams -= 1;
+            acts.push(Act::CloseStream(stream));
+        }
+        for uri in session.held.iter().flat_map(|held| held.iter()) {
+            let released = self.interests.leave(key, *uri);
+            self.notes.extend(released.map(Note::Release));
+        }
+        if let Some(tasks) = &session.tasks {
+            self.cancel_tasks(tasks);
         }
     }
 
@@ -210,10 +266,26 @@ impl ShardState {
     }
 
     /// Ends every session of these owners. Returns how many there were.
-    pub fn end_sessions_of(&mut self, owners: &[TokenId], ended: &mut Vec<Ended>) -> usize {
+    pub fn end_sessions_of(&mut self, owners: &[TokenId], acts: &mut Vec<Act>) -> usize {
         let theirs = self.sessions.of_owners(owners);
-        theirs.iter().for_each(|key| self.end_session(*key, ended));
+        theirs.iter().for_each(|key| self.end_session(*key, acts));
         theirs.len()
+    }
+
+    /// Whether the hub is to be told something beside lines.
+    pub fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// Takes what the hub is to be told.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Takes back what could not be handed over: it goes first again.
+    pub fn put_notes_back(&mut self, mut notes: Vec<Note>) {
+        notes.append(&mut self.notes);
+        self.notes = notes;
     }
 
     /// Ends a call from this side. The server is told if it had been asked; a
@@ -221,6 +293,9 @@ impl ShardState {
     pub fn withdraw(&mut self, id: UpstreamId, reason: Reason) -> Option<Ended> {
         let call = self.end_call(id)?;
         if call.sent {
+            if call.about == About::NewTask {
+                self.tasks.orphan(id);
+            }
             let mut buffer = itoa::Buffer::new();
             let digits = id.digits(&mut buffer);
             self.outgoing
@@ -229,35 +304,19 @@ impl ShardState {
         Some(Ended { call, reason })
     }
 
-    fn end_call(&mut self, id: UpstreamId) -> Option<Call> {
+    pub(super) fn end_call(&mut self, id: UpstreamId) -> Option<Call> {
         let session = self.calls.get(id)?.session;
         self.calls.end(self.sessions.get_mut(session)?, id)
     }
 
-    /// The server has answered call `id`: the call, if it still lives. A late,
-    /// repeated or foreign answer finds none.
-    pub fn answered(&mut self, id: UpstreamId, now: Millis) -> Option<Call> {
-        let call = self.end_call(id)?;
-        if let Some(session) = self.sessions.get_mut(call.session) {
-            session.last_used = now;
-        }
-        Some(call)
-    }
-
-    /// The server reported progress on call `id`: it is not silent. False if
-    /// no such call is in flight.
-    pub fn progressed(&mut self, id: UpstreamId, now: Millis) -> bool {
-        let Some(started) = self.calls.get(id).map(|call| call.started) else {
-            return false;
-        };
-        self.arm_call(id, started.millis(), now);
-        true
-    }
-
-    /// Sets the deadline of a call last heard of at `heard`.
+    /// Sets the deadline of a call last heard of at `heard`. One that waits for a
+    /// task to be done may be silent.
     pub(super) fn arm_call(&mut self, id: UpstreamId, started: Millis, heard: Millis) {
-        let silence = heard.after(self.limits.request_timeout_ms);
-        let due = silence.min(started.after(self.limits.request_timeout_max_ms));
+        let mut due = started.after(self.limits.request_timeout_max_ms);
+        let about = self.calls.get(id).map(|call| call.about);
+        if !matches!(about, Some(About::TaskResult(_))) {
+            due = due.min(heard.after(self.limits.request_timeout_ms));
+        }
         if let Some((_, deadline)) = self.calls.deadline(id.slot()) {
             self.call_wheel.set(deadline, id.slot(), due);
         }
@@ -277,21 +336,21 @@ impl ShardState {
 
     /// Time passes: calls that are due end with `timeout`, sessions that nobody
     /// used end.
-    pub fn tick(&mut self, now: Millis, ended: &mut Vec<Ended>) {
+    pub fn tick(&mut self, now: Millis, acts: &mut Vec<Act>) {
         for entry in self.call_wheel.fired(now) {
             let Some((id, deadline)) = self.calls.deadline(entry.0) else {
                 continue;
             };
             if self.call_wheel.settle(deadline, entry, now) {
-                ended.extend(self.withdraw(id, Reason::Timeout));
+                acts.extend(self.withdraw(id, Reason::Timeout).map(Act::End));
             }
         }
         for entry in self.session_wheel.fired(now) {
-            self.settle_session(entry, now, ended);
+            self.settle_session(entry, now, acts);
         }
     }
 
-    fn settle_session(&mut self, entry: (SessionKey, Millis), now: Millis, ended: &mut Vec<Ended>) {
+    fn settle_session(&mut self, entry: (SessionKey, Millis), now: Millis, acts: &mut Vec<Act>) {
         let key = entry.0;
         let limits = self.limits;
         let Some(session) = self.sessions.get_mut(key) else {
@@ -304,12 +363,13 @@ impl ShardState {
             true => limits.session_ttl_ms,
             false => limits.session_unused_ms,
         };
-        let due = match session.calls {
-            0 => session.last_used.after(allowed),
-            _ => now.after(allowed),
+        let is_busy = session.calls > 0 || session.stream.is_some();
+        let due = match is_busy {
+            false => session.last_used.after(allowed),
+            true => now.after(allowed),
         };
         match due <= now {
-            true => self.end_session(key, ended),
+            true => self.end_session(key, acts),
             false => self.session_wheel.set(&mut session.deadline, key, due),
         }
     }

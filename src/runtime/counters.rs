@@ -38,6 +38,9 @@ pub struct Counters {
     pub sessions: Counter,
     pub calls_in_flight: Counter,
     pub buffered_bytes: Counter,
+    pub streams: Counter,
+    pub subscriptions: Counter,
+    pub tasks: Counter,
     pub mailbox_to_shard: Counter,
     pub mailbox_to_hub: Counter,
     pub mailbox_handovers: Counter,
@@ -54,6 +57,12 @@ pub struct Counters {
     /// Connections that were ended because they held the most of what was over
     /// the budget.
     pub evicted: Counter,
+    /// GET streams that a newer one of the same session replaced.
+    pub streams_replaced: Counter,
+    /// Progress messages for clients' streams.
+    pub events_progress: Counter,
+    /// Events on GET streams: changes, updates, news of tasks.
+    pub events_marks: Counter,
     /// Answers whose id came as a decimal string.
     pub quoted_ids: Counter,
     /// Requests whose `MCP-Protocol-Version` is supported but not the session's.
@@ -67,6 +76,13 @@ impl Counters {
         let counter = &self.drops[reason as usize];
         counter.add(1);
         counter.get()
+    }
+
+    /// Counts several at once.
+    pub fn dropped_many(&self, reason: DropReason, messages: usize) {
+        if messages > 0 {
+            self.drops[reason as usize].add(messages as u64);
+        }
     }
 
     pub fn drops(&self) -> [u64; DropReason::ALL.len()] {

@@ -9,19 +9,13 @@ use crossbeam_channel::Receiver as Letters;
 
 use super::events::{Event, spawn_vital};
 use super::plan::HubPlan;
+use crate::routing::hub::HubState;
 use crate::runtime::bell::{Bell, BellWaiter};
 use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
 use crate::runtime::notify::Notify;
 use crate::upstream::hub::{Hub, ServerPipes};
 use crate::upstream::links::{Link, LocalShard, Remote};
-use crate::wire::handshake::Offer;
-
-/// What this stage of Ringway offers of what a server offers.
-const OFFER: Offer = Offer {
-    get_streams: false,
-    tasks: false,
-};
 
 /// From the main thread to the hub.
 #[derive(Debug)]
@@ -59,7 +53,7 @@ pub(super) fn start(
     events: Sender<Event>,
 ) -> HubMail {
     let mut local = local;
-    let links = plan
+    let links: Vec<_> = plan
         .links
         .into_iter()
         .map(|(post, lines)| match local.take() {
@@ -71,10 +65,11 @@ pub(super) fn start(
     let report = move |event| {
         let _ = reports.send(Event::Hub(event));
     };
+    let seeds = ahash::RandomState::new();
     let hub = Hub::new(
+        HubState::new(links.len(), plan.offer, plan.request_timeout_ms, seeds),
         links,
         lines_ready,
-        OFFER,
         plan.line_bytes_max,
         plan.counters,
         Box::new(report),

@@ -16,13 +16,14 @@ use crate::cli::Config;
 use crate::http::shard::{FaceConfig, Handover};
 use crate::http::token_file::{TokenCell, TokenReader};
 use crate::limits::{HANDOVERS_MAX, MAILBOX_BATCHES};
+use crate::routing::letters::{Lines, ToShard};
 use crate::routing::shard::ShardLimits;
 use crate::runtime::bell::{Bell, Post, mailbox};
 use crate::runtime::cores;
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::{Driver, DriverChoice, Loop, RingFlags};
 use crate::runtime::tasks;
-use crate::upstream::letters::{Lines, ToShard};
+use crate::wire::handshake::Offer;
 
 /// What the main thread keeps of the plan.
 pub(super) struct Posts {
@@ -66,6 +67,9 @@ pub(super) struct HubPlan {
     pub(super) links: Vec<(Post<ToShard>, Letters<Lines>)>,
     pub(super) orders: Letters<HubOrder>,
     pub(super) line_bytes_max: usize,
+    pub(super) offer: Offer,
+    /// How long the server may take to answer the hub's own requests.
+    pub(super) request_timeout_ms: u64,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -119,6 +123,11 @@ impl Plan {
                 links,
                 orders,
                 line_bytes_max: config.line_bytes_max,
+                offer: Offer {
+                    get_streams: face.get_streams,
+                    tasks: true,
+                },
+                request_timeout_ms: config.limits.request_timeout_ms,
                 counters: Arc::default(),
             },
             own_hub,

@@ -13,6 +13,7 @@ use super::plan::{HubPlan, ShardPlan};
 use crate::http::listener;
 use crate::http::shard::{Handover, Shard};
 use crate::limits::{HANDOVERS_PER_TURN, LETTERS_PER_TURN, TICK_MS};
+use crate::routing::letters::{Kind, Lines, Messages, Note, ToShard};
 use crate::routing::log_level::Level;
 use crate::routing::outcome::Outcome;
 use crate::routing::shard::ShardState;
@@ -22,7 +23,6 @@ use crate::runtime::clock;
 use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
 use crate::runtime::notify::Notify;
-use crate::upstream::letters::{Kind, Lines, Messages, ToShard};
 use crate::upstream::links::LocalShard;
 use crate::wire::span::Span;
 
@@ -100,9 +100,10 @@ impl LocalShard for Face {
         let shard = &self.shard;
         match letter {
             ToShard::Up { epoch, handshake } => {
-                shard.state.borrow_mut().upstream_up(epoch, handshake);
+                shard.upstream_up(epoch, handshake);
                 self.opening.notify();
             }
+            ToShard::Told { uri, told } => shard.told(&uri, told),
             ToShard::Messages(messages) => self.messages(&messages),
             ToShard::Large {
                 kind,
@@ -120,13 +121,21 @@ impl LocalShard for Face {
         match kind {
             Kind::Result => self.shard.answer(id, span, message, Outcome::Ok),
             Kind::Error => self.shard.answer(id, span, message, Outcome::Error),
-            Kind::Progress => self.shard.progress(id),
+            Kind::Progress => self.shard.progress(id, span, message),
             Kind::TooLong => self.shard.too_long(id),
+            Kind::TaskStatus => self.shard.task_status(message),
+            Kind::Updated => self.shard.updated(message),
+            Kind::Changed(kinds) => self.shard.changed(kinds),
         }
     }
 
     fn take_lines(&self, empty: Vec<u8>) -> Vec<u8> {
         self.shard.state.borrow_mut().outgoing.take_batch(empty)
+    }
+
+    fn take_notes(&self) -> (u64, Vec<Note>) {
+        let mut state = self.shard.state.borrow_mut();
+        (state.epoch(), state.take_notes())
     }
 
     fn written(&self, bytes: usize) {
@@ -184,13 +193,15 @@ async fn send_lines(shard: Rc<Shard>, post: Post<Lines>) {
         let lines = {
             let mut state = shard.state.borrow_mut();
             let log_level = state.log_level();
-            if !state.outgoing.has_batch() && log_level == sent_level {
+            let has_news = state.outgoing.has_batch() || state.has_notes();
+            if !has_news && log_level == sent_level {
                 continue;
             }
             Lines {
                 epoch: state.epoch(),
                 bytes: state.outgoing.take_batch(Vec::new()),
                 log_level,
+                notes: state.take_notes(),
             }
         };
         let log_level = lines.log_level;
@@ -201,7 +212,10 @@ async fn send_lines(shard: Rc<Shard>, post: Post<Lines>) {
                 shard.counters.mailbox_to_hub.set(post.depth() as u64);
             }
             Err(PostError::Full(lines)) => {
-                shard.state.borrow_mut().outgoing.put_back(lines.bytes);
+                let mut state = shard.state.borrow_mut();
+                state.outgoing.put_back(lines.bytes);
+                state.put_notes_back(lines.notes);
+                drop(state);
                 monoio::time::sleep(Duration::from_millis(1)).await;
                 shard.lines_ready.notify();
             }

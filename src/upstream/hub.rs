@@ -10,42 +10,29 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::letters::{Kind, ToShard};
-use super::links::Link;
-use crate::limits::{
-    HUB_ANSWERS_BYTES, MESSAGES_PER_TURN, UPSTREAM_READ_BYTES, UPSTREAM_WRITE_BYTES,
-};
+use super::links::{Link, Links};
+use crate::limits::{MESSAGES_PER_TURN, UPSTREAM_READ_BYTES, UPSTREAM_WRITE_BYTES};
 use crate::routing::drops::DropReason;
-use crate::routing::log_level::LogLevel;
+use crate::routing::hub::{Heard, HubState, OpenError, Shards};
+use crate::routing::letters::Kind;
 use crate::routing::long_line;
-use crate::routing::server_line::{Route, route};
 use crate::routing::upstream_id::{Owner, UpstreamId};
+use crate::runtime::clock;
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
 use crate::runtime::fd::StreamFd;
 use crate::runtime::notify::Notify;
 use crate::runtime::tasks;
-use crate::wire::handshake::{Handshake, HandshakeError, Offer};
+use crate::wire::handshake::Handshake;
 use crate::wire::lines::{Line, LineBuffer};
-use crate::wire::reply::json_string;
 use crate::wire::span::Span;
-use crate::wire::version::Version;
 
 /// The hub's ends of the server's stdin and stdout.
 #[derive(Debug)]
 pub struct ServerPipes {
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
-}
-
-/// Why the handshake with the server failed.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error(transparent)]
-    Handshake(#[from] HandshakeError),
-    #[error("it refused initialize: {0}")]
-    Refused(String),
 }
 
 /// What the hub reports to whoever started it.
@@ -64,26 +51,16 @@ pub enum HubEvent {
 
 /// The hub of one shared server, on one thread.
 pub struct Hub {
-    links: RefCell<Vec<Link>>,
+    state: RefCell<HubState>,
+    links: RefCell<Links>,
     /// Whose turn it is to put lines into the next write.
     turn: Cell<usize>,
-    /// The hub's own lines to the server.
-    own_lines: RefCell<Vec<u8>>,
-    own_sequence: Cell<u32>,
-    handshake_id: Cell<Option<UpstreamId>>,
-    log_level: RefCell<LogLevel>,
-    log_level_id: Cell<Option<UpstreamId>>,
-    /// The server has the `logging` capability.
-    has_logging: Cell<bool>,
     /// Rung when there may be something to write. Shards on this thread and the
     /// mailbox of the others ring it.
     pub lines_ready: Rc<Notify>,
-    offer: Offer,
     line_bytes_max: usize,
     report: Box<dyn Fn(HubEvent)>,
     counters: Arc<Counters>,
-    /// Which child this is, counted from 1.
-    epoch: Cell<u64>,
     stop_writing: Cell<bool>,
     /// The pipes of the next child, and the wake-up for them.
     next_pipes: RefCell<Option<ServerPipes>>,
@@ -93,30 +70,23 @@ pub struct Hub {
 }
 
 impl Hub {
+    /// `state` is that of a hub with as many shards as there are links.
     pub fn new(
+        state: HubState,
         links: Vec<Link>,
         lines_ready: Rc<Notify>,
-        offer: Offer,
         line_bytes_max: usize,
         counters: Arc<Counters>,
         report: Box<dyn Fn(HubEvent)>,
     ) -> Rc<Hub> {
-        let log_level = RefCell::new(LogLevel::new(links.len()));
         Rc::new(Hub {
-            log_level,
-            log_level_id: Cell::new(None),
-            has_logging: Cell::new(false),
-            links: RefCell::new(links),
+            state: RefCell::new(state),
+            links: RefCell::new(Links(links)),
             turn: Cell::new(0),
-            own_lines: RefCell::default(),
-            own_sequence: Cell::new(0),
-            handshake_id: Cell::new(None),
             lines_ready,
-            offer,
             line_bytes_max,
             report,
             counters,
-            epoch: Cell::new(0),
             stop_writing: Cell::new(false),
             next_pipes: RefCell::new(None),
             pipes_ready: Notify::default(),
@@ -150,19 +120,13 @@ impl Hub {
     async fn serve(self: &Rc<Hub>, pipes: ServerPipes, driver: Driver) -> io::Result<()> {
         let stdin = StreamFd::new(pipes.stdin, driver)?;
         let stdout = StreamFd::new(pipes.stdout, driver)?;
-        self.epoch.set(self.epoch.get() + 1);
-        self.own_lines.borrow_mut().clear();
-        self.log_level.borrow_mut().restart();
-        self.log_level_id.set(None);
-        self.has_logging.set(false);
+        self.state.borrow_mut().begin();
         self.stop_writing.set(false);
-        self.begin_handshake();
+        self.lines_ready.notify();
         let writer = monoio::spawn(self.clone().write_contained(stdin));
         let outcome = self.read(stdout, driver).await;
         self.stop_writing();
-        for link in self.links.borrow_mut().iter_mut() {
-            link.letter(ToShard::Down);
-        }
+        self.with_state(|state, links| state.end(links));
         self.flush_until_taken().await;
         (self.report)(HubEvent::Closed(outcome.err()));
         // The next child must not meet this one's writing task. A write that is
@@ -178,51 +142,13 @@ impl Hub {
         self.lines_ready.notify();
     }
 
-    fn begin_handshake(&self) {
-        let id = self.own_id();
-        self.handshake_id.set(Some(id));
-        let mut own = self.own_lines.borrow_mut();
-        own.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-        own.extend_from_slice(id.digits(&mut itoa::Buffer::new()));
-        own.extend_from_slice(br#","method":"initialize","params":{"protocolVersion":"#);
-        json_string(&mut own, Version::NEWEST.as_str());
-        own.extend_from_slice(br#","capabilities":{},"clientInfo":{"name":"ringway","version":"#);
-        json_string(&mut own, env!("CARGO_PKG_VERSION"));
-        own.extend_from_slice(b"}}}\n");
-        self.lines_ready.notify();
-    }
-
-    fn own_id(&self) -> UpstreamId {
-        let sequence = self.own_sequence.get();
-        self.own_sequence.set(sequence.wrapping_add(1));
-        UpstreamId::of_hub(sequence)
-    }
-
-    fn end_handshake(&self, outcome: Result<&[u8], &[u8]>) {
-        let handshake = match outcome {
-            Ok(result) => Handshake::read(result, self.offer).map_err(OpenError::from),
-            Err(error) => Err(OpenError::Refused(
-                String::from_utf8_lossy(error).chars().take(500).collect(),
-            )),
-        };
-        match handshake {
-            Err(error) => (self.report)(HubEvent::Failed(error)),
-            Ok(handshake) => {
-                self.own_lines.borrow_mut().extend_from_slice(
-                    b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n",
-                );
-                self.lines_ready.notify();
-                self.has_logging.set(handshake.logging);
-                let handshake = Arc::new(handshake);
-                for link in self.links.borrow_mut().iter_mut() {
-                    link.letter(ToShard::Up {
-                        epoch: self.epoch.get(),
-                        handshake: handshake.clone(),
-                    });
-                }
-                (self.report)(HubEvent::Open(handshake));
-            }
+    fn with_state<T>(&self, event: impl FnOnce(&mut HubState, &mut Links) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        let outcome = event(&mut state, &mut self.links.borrow_mut());
+        if state.has_lines() {
+            self.lines_ready.notify();
         }
+        outcome
     }
 
     async fn read(&self, stdout: StreamFd, driver: Driver) -> io::Result<()> {
@@ -270,36 +196,11 @@ impl Hub {
         if text.is_empty() {
             return;
         }
-        let mut links = self.links.borrow_mut();
-        match route(text, links.len()) {
-            Route::Answer {
-                shard,
-                id,
-                id_span,
-                quoted,
-                is_error,
-            } => {
-                if quoted {
-                    self.counters.quoted_ids.add(1);
-                }
-                let kind = if is_error { Kind::Error } else { Kind::Result };
-                links[shard].message(kind, id, id_span, text);
-            }
-            Route::Progress {
-                shard,
-                id,
-                token_span,
-            } => {
-                if !links[shard].message(Kind::Progress, id, token_span, text) {
-                    self.drop_message(DropReason::Progress);
-                }
-            }
-            Route::Own { id, outcome } => {
-                drop(links);
-                self.own_answer(id, outcome.map(|s| s.of(text)).map_err(|s| s.of(text)));
-            }
-            Route::Reply(reply) => self.own_line(&reply),
-            Route::Drop(reason) => {
+        let heard = self.with_state(|state, links| state.line(text, links, clock::now()));
+        match heard {
+            Heard::Routed => {}
+            Heard::Quoted => self.counters.quoted_ids.add(1),
+            Heard::Dropped(reason) => {
                 let seen = self.drop_message(reason);
                 if reason == DropReason::NotJson && (seen < 10 || seen.is_power_of_two()) {
                     let text = super::stderr::printable(text);
@@ -310,6 +211,12 @@ impl Hub {
                     );
                 }
             }
+            Heard::Opened(handshake) => {
+                // Whether the server logs is known only now.
+                self.lines_ready.notify();
+                (self.report)(HubEvent::Open(handshake));
+            }
+            Heard::Failed(error) => (self.report)(HubEvent::Failed(error)),
         }
     }
 
@@ -326,36 +233,10 @@ impl Hub {
         let mut links = self.links.borrow_mut();
         let Some(id) = answered else { return };
         if let Owner::Shard(shard) = id.owner()
-            && shard < links.len()
+            && shard < links.0.len()
         {
-            links[shard].message(Kind::TooLong, id, Span { start: 0, end: 0 }, b"");
+            links.message(shard, Kind::TooLong, id, Span { start: 0, end: 0 }, b"");
         }
-    }
-
-    fn own_answer(&self, id: UpstreamId, outcome: Result<&[u8], &[u8]>) {
-        if self.handshake_id.get() == Some(id) {
-            self.handshake_id.set(None);
-            self.end_handshake(outcome);
-        } else if self.log_level_id.get() == Some(id) {
-            self.log_level_id.set(None);
-            self.log_level.borrow_mut().answered();
-            self.lines_ready.notify();
-        } else {
-            self.drop_message(DropReason::UnknownId);
-        }
-    }
-
-    /// Answers the server. A server that asks without reading gets no more
-    /// than a bounded queue.
-    fn own_line(&self, message: &[u8]) {
-        let mut own = self.own_lines.borrow_mut();
-        if own.len() + message.len() > HUB_ANSWERS_BYTES {
-            self.drop_message(DropReason::AnswerOverflow);
-            return;
-        }
-        own.extend_from_slice(message);
-        own.push(b'\n');
-        self.lines_ready.notify();
     }
 
     fn drop_message(&self, reason: DropReason) -> u64 {
@@ -364,8 +245,9 @@ impl Hub {
 
     /// Sends what has gathered for the shards. True if all was taken.
     fn flush(&self) -> bool {
+        self.with_state(|state, links| state.flush(links));
         let mut all = true;
-        for link in self.links.borrow_mut().iter_mut() {
+        for link in &mut self.links.borrow_mut().0 {
             all &= link.flush();
         }
         all
@@ -373,7 +255,7 @@ impl Hub {
 
     /// Waits, without reading on, while a shard's overflow is over its bound.
     async fn wait_for_room(&self) {
-        while self.links.borrow().iter().any(Link::is_over) {
+        while self.links.borrow().0.iter().any(Link::is_over) {
             monoio::time::sleep(Duration::from_millis(1)).await;
             self.flush();
         }
@@ -385,11 +267,12 @@ impl Hub {
         }
     }
 
-    /// Sends again, from time to time, what a full mailbox did not take. Runs
-    /// as long as the hub.
+    /// Sends again, from time to time, what a full mailbox did not take, and lets
+    /// the hub's own requests know of the time. Runs as long as the hub.
     pub async fn retry_overflow(self: Rc<Hub>) {
         loop {
             monoio::time::sleep(Duration::from_millis(20)).await;
+            self.with_state(|state, links| state.tick(clock::now(), links));
             while !self.flush() {
                 monoio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -407,7 +290,7 @@ impl Hub {
 
     async fn write(self: Rc<Hub>, stdin: StreamFd) {
         let mut bytes = Vec::new();
-        let mut taken = vec![0; self.links.borrow().len()];
+        let mut taken = vec![0; self.links.borrow().0.len()];
         loop {
             bytes.clear();
             self.gather(&mut bytes, &mut taken);
@@ -441,52 +324,36 @@ impl Hub {
 
     /// Gathers the next write: the hub's own lines, then the shards' in turns.
     fn gather(&self, bytes: &mut Vec<u8>, taken: &mut [usize]) {
+        let mut state = self.state.borrow_mut();
         let mut links = self.links.borrow_mut();
-        let shards = links.len();
+        let shards = links.0.len();
         let first = self.turn.get();
         self.turn.set((first + 1) % shards);
-        let own = &mut *self.own_lines.borrow_mut();
-        if !own.is_empty() {
-            bytes.append(own);
-        }
+        state.log_levels(links.0.iter().map(Link::log_level));
+        state.take_lines(bytes);
+        let mut notes = Vec::new();
         for step in 0..shards {
             if bytes.len() >= UPSTREAM_WRITE_BYTES {
                 break;
             }
             let shard = (first + step) % shards;
             let room = UPSTREAM_WRITE_BYTES / shards;
-            taken[shard] += links[shard].take_lines(bytes, self.epoch.get(), room);
+            taken[shard] += links.0[shard].take_lines(bytes, state.epoch(), room, &mut notes);
+            for (epoch, notes) in notes.drain(..) {
+                state.notes(shard, epoch, notes, &mut *links, clock::now());
+            }
         }
-        if links.iter().any(Link::has_lines) {
+        // The levels are known only now, and the notes have made lines.
+        state.log_levels(links.0.iter().map(Link::log_level));
+        state.take_lines(bytes);
+        if links.0.iter().any(Link::has_lines) {
             self.lines_ready.notify();
         }
-        if self.has_logging.get() {
-            self.tell_log_level(bytes, &links);
-        }
-    }
-
-    /// Appends the request that tells the server its log level, if another one
-    /// is wanted than it has.
-    fn tell_log_level(&self, bytes: &mut Vec<u8>, links: &[Link]) {
-        let mut log_level = self.log_level.borrow_mut();
-        for (shard, link) in links.iter().enumerate() {
-            log_level.set(shard, link.log_level());
-        }
-        let Some(level) = log_level.to_tell() else {
-            return;
-        };
-        let id = self.own_id();
-        self.log_level_id.set(Some(id));
-        bytes.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-        bytes.extend_from_slice(id.digits(&mut itoa::Buffer::new()));
-        bytes.extend_from_slice(br#","method":"logging/setLevel","params":{"level":"#);
-        json_string(bytes, level);
-        bytes.extend_from_slice(b"}}\n");
     }
 
     fn acknowledge(&self, taken: &mut [usize]) {
         let mut links = self.links.borrow_mut();
-        for (link, taken) in links.iter_mut().zip(taken) {
+        for (link, taken) in links.0.iter_mut().zip(taken) {
             if *taken > 0 {
                 link.written(std::mem::take(taken));
                 link.flush();
@@ -497,7 +364,7 @@ impl Hub {
     /// Whether lines wait in a mailbox and the writing task does not know. While
     /// it writes it needs no telling: it looks again before it rests.
     pub fn has_news(&self) -> bool {
-        self.writer_is_idle.get() && self.links.borrow().iter().any(Link::has_lines)
+        self.writer_is_idle.get() && self.links.borrow().0.iter().any(Link::has_lines)
     }
 
     /// Tells the writing task of lines in a mailbox.

@@ -8,8 +8,9 @@ use std::rc::Rc;
 
 use crossbeam_channel::Receiver;
 
-use super::letters::{Kind, Lines, Messages, ToShard};
 use crate::limits::{HUB_OVERFLOW_BYTES, LARGE_ANSWER_BYTES};
+use crate::routing::hub::Shards;
+use crate::routing::letters::{Kind, Lines, Messages, Note, ToShard};
 use crate::routing::log_level::Level;
 use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::bell::{Post, PostError};
@@ -23,6 +24,8 @@ pub trait LocalShard {
     fn message(&self, kind: Kind, id: UpstreamId, span: Span, message: &[u8]);
     /// Gives the lines that are ready, leaving `empty` behind.
     fn take_lines(&self, empty: Vec<u8>) -> Vec<u8>;
+    /// Gives what it has to say beside its lines, and which child that is for.
+    fn take_notes(&self) -> (u64, Vec<Note>);
     /// This many bytes of its lines have been written.
     fn written(&self, bytes: usize);
     /// The most verbose log level that one of its sessions asks for.
@@ -102,6 +105,7 @@ fn size(letter: &ToShard) -> usize {
     match letter {
         ToShard::Messages(messages) => messages.bytes(),
         ToShard::Large { line, .. } => line.len(),
+        ToShard::Told { uri, .. } => uri.len() + size_of::<ToShard>(),
         ToShard::Up { .. } | ToShard::Written(_) | ToShard::Down | ToShard::Drain => 0,
     }
 }
@@ -161,9 +165,19 @@ impl Link {
     }
 
     /// Moves the shard's next lines for child number `epoch` to the end of `out`,
-    /// at most about `bytes_max`. Returns how many bytes.
-    pub fn take_lines(&mut self, out: &mut Vec<u8>, epoch: u64, bytes_max: usize) -> usize {
+    /// at most about `bytes_max`, and what it notes to `notes`, by the child that
+    /// it is for. Returns how many bytes.
+    pub fn take_lines(
+        &mut self,
+        out: &mut Vec<u8>,
+        epoch: u64,
+        bytes_max: usize,
+        notes: &mut Vec<(u64, Vec<Note>)>,
+    ) -> usize {
         let before = out.len();
+        if let Link::Local(shard) = self {
+            notes.extend(Some(shard.take_notes()).filter(|(_, notes)| !notes.is_empty()));
+        }
         match self {
             Link::Local(shard) if out.is_empty() => {
                 *out = shard.take_lines(std::mem::take(out));
@@ -175,6 +189,9 @@ impl Link {
                         break;
                     };
                     remote.log_level = lines.log_level;
+                    if !lines.notes.is_empty() {
+                        notes.push((lines.epoch, lines.notes));
+                    }
                     match out.is_empty() {
                         _ if lines.epoch != epoch => {}
                         true => *out = lines.bytes,
@@ -206,5 +223,25 @@ impl Link {
     /// Whether lines wait in the mailbox of this shard.
     pub fn has_lines(&self) -> bool {
         matches!(self, Link::Remote(remote) if !remote.lines.is_empty())
+    }
+}
+
+/// The shards, in their order.
+pub struct Links(pub Vec<Link>);
+
+impl Shards for Links {
+    fn message(
+        &mut self,
+        shard: usize,
+        kind: Kind,
+        id: UpstreamId,
+        span: Span,
+        text: &[u8],
+    ) -> bool {
+        self.0[shard].message(kind, id, span, text)
+    }
+
+    fn letter(&mut self, shard: usize, letter: ToShard) {
+        self.0[shard].letter(letter);
     }
 }

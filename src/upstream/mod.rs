@@ -4,6 +4,5 @@
 pub mod child;
 pub mod guard;
 pub mod hub;
-pub mod letters;
 pub mod links;
 pub mod stderr;

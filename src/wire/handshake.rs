@@ -9,6 +9,7 @@ use std::fmt;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::notice::Kinds;
 use super::reply::json_string;
 use super::splice::fold_newlines;
 use super::version::Version;
@@ -36,10 +37,23 @@ pub struct Handshake {
     pub logging: bool,
     /// The upstream has `resources.subscribe`, and Ringway offers it.
     pub subscribe: bool,
+    pub tasks: TasksOffer,
+    /// The lists that the upstream has.
+    pub kinds: Kinds,
     /// What the upstream can do, as `group` and `group.flag`.
     abilities: BTreeSet<String>,
     /// The `initialize` result for each version, in the order of [`Version::ALL`].
     results: [Box<[u8]>; Version::ALL.len()],
+}
+
+/// What of tasks is offered to sessions of 2025-11-25.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct TasksOffer {
+    pub is_offered: bool,
+    /// `tasks/list`
+    pub list: bool,
+    /// `tasks/cancel`
+    pub cancel: bool,
 }
 
 /// Why an `initialize` result cannot be used.
@@ -78,6 +92,11 @@ impl Handshake {
             server_version: string_member(&info, "version"),
             logging: find(&capabilities, "logging").is_some(),
             subscribe,
+            tasks: tasks_offer(&capabilities, offer),
+            kinds: capabilities
+                .iter()
+                .map(|(name, _)| Kinds::of_capability(name))
+                .fold(Kinds::NONE, Kinds::with),
             abilities: abilities(&capabilities),
             results,
         })
@@ -147,6 +166,24 @@ fn has_true(capabilities: &Members<'_>, group: &str, flag: &str) -> bool {
         .unwrap_or(false)
 }
 
+fn tasks_offer(capabilities: &Members<'_>, offer: Offer) -> TasksOffer {
+    let Some(tasks) = find(capabilities, "tasks").filter(|_| offer.tasks) else {
+        return TasksOffer::default();
+    };
+    let flags = members(tasks.get().as_bytes()).unwrap_or_default();
+    let has = |name| find(&flags, name).is_some_and(|flag| !is_off(flag.get()));
+    TasksOffer {
+        is_offered: true,
+        list: has("list"),
+        cancel: has("cancel"),
+    }
+}
+
+/// Whether a capability's value says that it is not there.
+fn is_off(value: &str) -> bool {
+    matches!(value, "false" | "null")
+}
+
 fn read_version(members: &Members<'_>) -> Result<Version, HandshakeError> {
     let raw = find(members, "protocolVersion")
         .ok_or_else(|| HandshakeError::Form("protocolVersion is missing".into()))?;
@@ -161,7 +198,7 @@ fn abilities(capabilities: &Members<'_>) -> BTreeSet<String> {
     for (group, value) in capabilities {
         found.insert(group.to_string());
         for (flag, value) in members(value.get().as_bytes()).unwrap_or_default() {
-            if !matches!(value.get(), "false" | "null") {
+            if !is_off(value.get()) {
                 found.insert(format!("{group}.{flag}"));
             }
         }

@@ -116,6 +116,19 @@ pub fn failure(id: Option<&[u8]>, reason: Reason) -> Vec<u8> {
     out
 }
 
+/// The server's own refusal of a request that Ringway made for this client: its
+/// code and message, and nothing else of it.
+pub fn refusal(id: &[u8], code: i64, message: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(96 + id.len() + message.len());
+    envelope(&mut out, Some(id));
+    out.extend_from_slice(br#""error":{"code":"#);
+    out.extend_from_slice(itoa::Buffer::new().format(code).as_bytes());
+    out.extend_from_slice(br#","message":"#);
+    json_string(&mut out, message);
+    out.extend_from_slice(b"}}");
+    out
+}
+
 fn error_open(id: Option<&[u8]>, code: i32, message: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(96 + id.map_or(0, <[u8]>::len) + message.len());
     envelope(&mut out, id);

@@ -11,11 +11,21 @@ pub const FRAME_TAIL: &[u8] = b"\n\n";
 /// Bytes that a frame adds to its message.
 pub const FRAME_BYTES: usize = FRAME_HEAD.len() + FRAME_TAIL.len();
 
+/// A comment that keeps a quiet stream alive. No blank line: one SSE library
+/// takes that for an event once it has seen an id.
+pub const KEEP_ALIVE: &[u8] = b": \n";
+
 /// Appends `message` as one event.
 pub fn frame(out: &mut Vec<u8>, message: &[u8]) {
-    debug_assert!(memchr::memchr2(b'\r', b'\n', message).is_none());
+    frame_with(out, |out| out.extend_from_slice(message));
+}
+
+/// Appends the message that `write` appends as one event.
+pub fn frame_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(FRAME_HEAD);
-    out.extend_from_slice(message);
+    let start = out.len();
+    write(out);
+    debug_assert!(memchr::memchr2(b'\r', b'\n', &out[start..]).is_none());
     out.extend_from_slice(FRAME_TAIL);
 }
 

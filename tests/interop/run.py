@@ -36,6 +36,10 @@ STEPS = (
     "parallel",
     "tool-error",
     "unknown-method",
+    "progress",
+    "subscribe",
+    "list-changed",
+    "two-clients",
     "unknown-session",
     "cancel",
     "server-killed",
@@ -196,14 +200,15 @@ def kill(pid):
         pass
 
 
-def run_client(name, command, flags):
+def run_client(name, command, driver, response_mode):
     """Runs one client against a gateway of its own. Returns {step: (ok, detail)}."""
     results = {}
+    flags = ["--driver", driver, "--shards", "2", "--response-mode", response_mode]
     with tempfile.TemporaryFile() as log:
         gateway = Gateway(flags, log)
         try:
             server = gateway.server_pid()
-            results |= drive(name, command, gateway, server)
+            results |= drive(name, command, gateway, server, response_mode)
             wrong = gateway.stop(server)
             results["stop"] = (not wrong, wrong or "exit 0, no process left")
         finally:
@@ -215,8 +220,13 @@ def run_client(name, command, flags):
     return results
 
 
-def drive(name, command, gateway, server):
-    environment = os.environ | {"INTEROP_URL": gateway.url, "INTEROP_SERVER_PID": str(server)}
+def drive(name, command, gateway, server, response_mode):
+    environment = os.environ | {
+        "INTEROP_URL": gateway.url,
+        "INTEROP_SERVER_PID": str(server),
+        # Answers that are JSON come without the progress of their calls.
+        "INTEROP_PROGRESS": "none" if response_mode == "json" else "all",
+    }
     client = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -281,8 +291,7 @@ def main():
             continue
         driver = options.driver or ("uring", "epoll")[index % 2]
         started = time.monotonic()
-        flags = ["--driver", driver, "--shards", "2", "--response-mode", options.response_mode]
-        table[client] = run_client(client, CLIENTS[client], flags)
+        table[client] = run_client(client, CLIENTS[client], driver, options.response_mode)
         drivers[client] = driver
         print(f"-- {client}, {driver}: {time.monotonic() - started:.1f} s", flush=True)
 

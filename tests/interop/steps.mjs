@@ -7,12 +7,28 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 export const url = new URL(required("INTEROP_URL"));
 const serverPid = Number(required("INTEROP_SERVER_PID"));
+const withoutProgress = required("INTEROP_PROGRESS") === "none";
 
 // A guard against a hang, not an expectation about speed.
 const stepMsMax = 30_000;
 
 /** Texts that a careless hop would change: astral signs, joiners, line separators, escapes. */
 export const fragile = '👩‍👩‍👧 \u00a0\u2028\u2029 "\\\n\r\t\u0001 𝔘 \u007f';
+
+/** The resources and the lists of the server. */
+export const clock = "demo://clock";
+export const notes = "demo://notes";
+export const lists = ["tools", "resources", "prompts"];
+
+/** All progress of one call of the tool `slow`, in order. */
+export function progressOf(steps) {
+  if (withoutProgress) return [];
+  return Array.from({ length: steps }, (_, n) => ({
+    progress: n + 1,
+    total: steps,
+    message: `step ${n + 1} of ${steps}`,
+  }));
+}
 
 function required(name) {
   const value = process.env[name];
@@ -66,6 +82,13 @@ export async function failure(promise) {
 /** Waits for a condition; a step's own guard ends the waiting. */
 export async function until(condition) {
   while (!(await condition())) await sleep(10);
+}
+
+/** Waits until the client's stream for messages of the server is open. */
+export async function streamOpen(seen) {
+  const answered = () => seen.find((exchange) => exchange.http === "GET" && exchange.status !== undefined);
+  await until(answered);
+  assert.equal(answered().status, 200, "GET");
 }
 
 export async function killServer() {

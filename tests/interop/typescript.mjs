@@ -6,14 +6,19 @@ import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import {
+  clock,
   describe,
   endSessionElsewhere,
   failure,
   fragile,
   killServer,
+  lists,
+  notes,
+  progressOf,
   recordingFetch,
   statusInside,
   step,
+  streamOpen,
   until,
   url,
 } from "./steps.mjs";
@@ -27,12 +32,19 @@ async function load(generation) {
   if (generation === "v1") {
     const { Client } = await import("@modelcontextprotocol/sdk/client/index.js");
     const { StreamableHTTPClientTransport } = await import("@modelcontextprotocol/sdk/client/streamableHttp.js");
-    const { EmptyResultSchema } = await import("@modelcontextprotocol/sdk/types.js");
+    const types = await import("@modelcontextprotocol/sdk/types.js");
+    const notifications = {
+      "notifications/tools/list_changed": types.ToolListChangedNotificationSchema,
+      "notifications/resources/list_changed": types.ResourceListChangedNotificationSchema,
+      "notifications/prompts/list_changed": types.PromptListChangedNotificationSchema,
+      "notifications/resources/updated": types.ResourceUpdatedNotificationSchema,
+    };
     return {
       StreamableHTTPClientTransport,
       newClient: () => new Client({ name: "ringway-interop", version: "0.0.0" }),
       call: (client, params, options) => client.callTool(params, undefined, options),
-      request: (client, request) => client.request(request, EmptyResultSchema),
+      request: (client, request) => client.request(request, types.EmptyResultSchema),
+      listen: (client, method, handler) => client.setNotificationHandler(notifications[method], handler),
       statusOf: (error) => error.code,
     };
   }
@@ -45,21 +57,71 @@ async function load(generation) {
     newClient: () => new Client({ name: "ringway-interop", version: "0.0.0" }, { versionNegotiation: { mode } }),
     call: (client, params, options) => client.callTool(params, options),
     request: (client, request) => client.request(request, anything),
+    listen: (client, method, handler) => client.setNotificationHandler(method, handler),
     statusOf: (error) => error.status,
   };
 }
 
 async function connect() {
   const seen = [];
+  const heard = { changed: [], updated: [], progress: [] };
   const client = sdk.newClient();
+  for (const list of lists) {
+    sdk.listen(client, `notifications/${list}/list_changed`, () => heard.changed.push(list));
+  }
+  sdk.listen(client, "notifications/resources/updated", ({ params }) => heard.updated.push(params.uri));
   const transport = new sdk.StreamableHTTPClientTransport(url, { fetch: recordingFetch(seen) });
   await client.connect(transport);
-  return { client, transport, seen };
+  // Progress that is none of a client's own reaches no handler, so it is noted before.
+  const deliver = transport.onmessage;
+  transport.onmessage = (message, extra) => {
+    if (message.method === "notifications/progress") heard.progress.push(message.params);
+    deliver(message, extra);
+  };
+  return { client, transport, seen, heard };
 }
 
 async function echo(client, message) {
   const { content } = await sdk.call(client, { name: "echo", arguments: { message } });
   return content[0].text;
+}
+
+/** Calls `slow` and resolves to the progress that had come when its result did. */
+async function progress(client, steps, interval_ms) {
+  const told = [];
+  const call = { name: "slow", arguments: { steps, interval_ms } };
+  const { content } = await sdk.call(client, call, { onprogress: (progress) => told.push(progress) });
+  const before = [...told];
+  assert.equal(content[0].text, `done after ${steps} steps`);
+  return before;
+}
+
+/** Changes a resource. Resolves to true when the server had somebody to tell. */
+async function touch(client, uri) {
+  const { content } = await sdk.call(client, { name: "touch", arguments: { uri } });
+  if (content[0].text === `touched ${uri}: nobody has subscribed to it`) return false;
+  assert.equal(content[0].text, `touched ${uri}: its subscribers were told`);
+  return true;
+}
+
+const grow = (client, list) => sdk.call(client, { name: "grow", arguments: { list } });
+
+const updates = ({ heard }, uri) => heard.updated.filter((updated) => updated === uri).length;
+
+/**
+ * A barrier: what was to come to this client before has come when this resolves. Two
+ * updates, for what waits at one time may come in any order.
+ */
+async function settle(connection) {
+  const { client } = connection;
+  const before = updates(connection, notes);
+  await client.subscribeResource({ uri: notes });
+  for (const count of [1, 2]) {
+    assert.equal(await touch(client, notes), true);
+    await until(() => updates(connection, notes) >= before + count);
+  }
+  await client.unsubscribeResource({ uri: notes });
+  assert.equal(updates(connection, notes), before + 2, "one update for each change");
 }
 
 const main = await step(name, "connect", async () => {
@@ -115,6 +177,94 @@ await step(name, "unknown-method", async () => {
   assert.equal(error.code, -32601);
   assert.equal(await echo(client, "still here"), "still here");
   return { detail: describe(error) };
+});
+
+await step(name, "progress", async () => {
+  // Step by step, then all at once.
+  assert.deepEqual(await progress(client, 20, 5), progressOf(20));
+  assert.deepEqual(await progress(client, 200, 0), progressOf(200));
+  return { detail: `${progressOf(220).length} steps, in order and before the results` };
+});
+
+await step(name, "subscribe", async () => {
+  await streamOpen(seen);
+  assert.equal(client.getServerCapabilities().resources.subscribe, true);
+  await client.subscribeResource({ uri: clock });
+  assert.equal(await touch(client, clock), true);
+  await until(() => updates(main, clock) > 0);
+  const { contents } = await client.readResource({ uri: clock });
+  assert.equal(contents[0].text, "tick 1");
+  await settle(main);
+  assert.equal(updates(main, clock), 1, "one update for one change");
+  await client.unsubscribeResource({ uri: clock });
+  await touch(client, clock);
+  await settle(main);
+  assert.equal(updates(main, clock), 1, "none after the end of the subscription");
+  await until(async () => !(await touch(client, clock)));
+  return { detail: "1 update for 1 change, none after the end; the server was told of both" };
+});
+
+await step(name, "list-changed", async () => {
+  await streamOpen(seen);
+  const listed = {
+    tools: async () => (await client.listTools()).tools.map((tool) => tool.name),
+    resources: async () => (await client.listResources()).resources.map((resource) => resource.name),
+    prompts: async () => (await client.listPrompts()).prompts.map((prompt) => prompt.name),
+  };
+  for (const list of lists) {
+    assert.equal(client.getServerCapabilities()[list].listChanged, true, list);
+    assert.ok(!(await listed[list]()).includes("extra-1"), list);
+    await grow(client, list);
+    await until(() => main.heard.changed.includes(list));
+    assert.ok((await listed[list]()).includes("extra-1"), list);
+  }
+  await settle(main);
+  assert.deepEqual(main.heard.changed, lists, "each list once");
+  return { detail: `${lists.join(", ")}: once each, and listed anew` };
+});
+
+await step(name, "two-clients", async () => {
+  const one = await connect();
+  const two = await connect();
+  await streamOpen(one.seen);
+  await streamOpen(two.seen);
+
+  // Both have sent the same so far, so both give the same id and token to this call.
+  const told = await Promise.all([progress(one.client, 30, 2), progress(two.client, 20, 3)]);
+  assert.deepEqual(told, [progressOf(30), progressOf(20)]);
+
+  two.heard.progress.length = 0;
+  await one.client.subscribeResource({ uri: clock });
+  assert.equal(await touch(one.client, clock), true);
+  await until(() => updates(one, clock) > 0);
+  assert.deepEqual(await progress(one.client, 10, 1), progressOf(10));
+  await settle(one);
+  await settle(two);
+  assert.equal(updates(one, clock), 1);
+  assert.equal(updates(two, clock), 0, "an update for one who has not subscribed");
+  assert.deepEqual(two.heard.progress, [], "progress for one who has not called");
+
+  await two.client.subscribeResource({ uri: clock });
+  assert.equal(await touch(one.client, clock), true);
+  await until(() => updates(one, clock) > 1 && updates(two, clock) > 0);
+  await one.client.unsubscribeResource({ uri: clock });
+  assert.equal(await touch(one.client, clock), true);
+  await until(() => updates(two, clock) > 1);
+
+  await grow(one.client, "tools");
+  await until(() => one.heard.changed.length > 0 && two.heard.changed.length > 0);
+  await settle(one);
+  await settle(two);
+  assert.deepEqual([updates(one, clock), updates(two, clock)], [2, 2]);
+  assert.deepEqual([one.heard.changed, two.heard.changed], [["tools"], ["tools"]]);
+
+  // The end of a session is the end of its subscriptions.
+  await two.transport.terminateSession();
+  await two.client.close();
+  await until(async () => !(await touch(one.client, clock)));
+  await one.transport.terminateSession();
+  await one.client.close();
+  return { detail: "each its own progress and updates, both the change of a list" };
 });
 
 await step(name, "unknown-session", async () => {

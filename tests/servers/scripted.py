@@ -3,6 +3,11 @@
 Its tools are commands of the tests: hold a call, answer with these very bytes, say what you have read, show
 your environment. It needs Python's standard library only, and it is a plain loop that blocks while it writes,
 like many real servers. With --shuffle it answers what it has read in a random order.
+
+Every other request is answered {"seen": METHOD}, unless a rule says otherwise. A rule is an object: "method";
+"when", the members of the params that it asks for (none: any); and what becomes of the request, one of "result"
+(hex), "error" (an object), "hold" (a key, for `release`; @URI@ and @TASK@ stand for what the request names) and
+"silent". The newest rule that fits counts.
 """
 
 import argparse
@@ -17,7 +22,8 @@ import sys
 import time
 
 RECORDED_LINE_BYTES_MAX = 64 * 1024
-CONTROL_TOOLS = ("held", "received", "release", "release_all")
+WRITE_BYTES = 1 << 20
+CONTROL_TOOLS = ("forget_rules", "held", "received", "release", "release_all", "rule")
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--name", default="scripted")
@@ -38,6 +44,7 @@ parser.add_argument("--grandchild-session", action="store_true", help="the same,
 parser.add_argument("--gate", help="read nothing before this file exists")
 parser.add_argument("--again", help="more arguments (JSON list) from the second start on; needs --journal")
 parser.add_argument("--shuffle", type=int, help="seed: answer everything read so far in a random order")
+parser.add_argument("--rules", default="[]", help="rules (JSON list) that are there from the start")
 options = parser.parse_args()
 if options.again and os.path.exists(options.journal):
     options = parser.parse_args(sys.argv[1:] + json.loads(options.again))
@@ -45,6 +52,7 @@ if options.again and os.path.exists(options.journal):
 held = {}
 received = []
 waiting = []
+rules = json.loads(options.rules)
 
 
 def journal(event):
@@ -71,10 +79,37 @@ def answer(identity, result):
         waiting.append(line)
 
 
+def refuse(identity, error):
+    write(json.dumps({"jsonrpc": "2.0", "id": identity, "error": error}).encode() + b"\n")
+
+
 def fill(template, message):
     token = message.get("params", {}).get("_meta", {}).get("progressToken")
     filled = bytes.fromhex(template).replace(b"@ID@", json.dumps(message["id"]).encode())
     return filled.replace(b"@TOKEN@", json.dumps(token).encode())
+
+
+def rule_for(message):
+    params = message.get("params") or {}
+    for rule in reversed(rules):
+        wanted = rule.get("when", {})
+        if rule["method"] == message["method"] and all(params.get(name) == wanted[name] for name in wanted):
+            return rule
+    return None
+
+
+def answer_by_rule(message):
+    rule, identity = rule_for(message), message["id"]
+    if rule is None:
+        answer(identity, {"seen": message["method"]})
+    elif "hold" in rule:
+        params = message.get("params") or {}
+        key = rule["hold"].replace("@URI@", params.get("uri", "")).replace("@TASK@", params.get("taskId", ""))
+        held[key] = identity
+    elif "error" in rule:
+        refuse(identity, rule["error"])
+    elif "result" in rule:
+        answer(identity, bytes.fromhex(rule["result"]))
 
 
 def initialize(message):
@@ -109,6 +144,41 @@ def status_field(name):
             if line.startswith(name + ":"):
                 return line.split(":", 1)[1].strip()
     return None
+
+
+def release(arguments):
+    """Answers a held request: with that result (hex), with that error, or with its key."""
+    key = arguments["key"]
+    identity = held.pop(key, None)
+    if identity is None:
+        return {"released": False}
+    if "error" in arguments:
+        refuse(identity, arguments["error"])
+    elif "result" in arguments:
+        answer(identity, bytes.fromhex(arguments["result"]))
+    else:
+        answer(identity, {"released": key})
+    return {"released": True}
+
+
+def repeat(message, arguments):
+    """Writes a line COUNT times, in as few writes as can be, and LAST with the end of it. In the line @N@ is the
+    round, counted from FIRST, @PAD@ so many letters, and @TOKEN@ the token of this call or, in each round, of each of the held calls
+    KEYS: Ringway gives a call one number as its id and its token."""
+    own = "keys" not in arguments
+    tokens = [message["params"]["_meta"]["progressToken"]] if own else [held[key] for key in arguments["keys"]]
+    line = bytes.fromhex(arguments["line"]).replace(b"@PAD@", b"p" * arguments.get("pad", 0)) + b"\n"
+    lines, size = [], 0
+    first = arguments.get("first", 0)
+    for number in range(first, first + arguments["count"]):
+        for token in tokens:
+            lines.append(line.replace(b"@N@", b"%d" % number).replace(b"@TOKEN@", b"%d" % token))
+            size += len(line)
+        if size > WRITE_BYTES:
+            write(b"".join(lines))
+            lines, size = [], 0
+    last = fill(arguments.get("last", ""), message)
+    write(b"".join(lines) + (last + b"\n" if last else b""))
 
 
 def release_all():
@@ -183,12 +253,17 @@ def call_tool(message, line):
     elif name == "held":
         answer(identity, {"keys": list(held)})
     elif name == "release":
-        other = held.pop(arguments["key"], None)
-        if other is not None:
-            answer(other, {"released": arguments["key"]})
-        answer(identity, {"released": other is not None})
+        answer(identity, release(arguments))
     elif name == "release_all":
         answer(identity, release_all())
+    elif name == "rule":
+        rules.append(arguments)
+        answer(identity, {})
+    elif name == "forget_rules":
+        rules.clear()
+        answer(identity, {})
+    elif name == "repeat":
+        repeat(message, arguments)
     elif name == "pad":
         sized_answer(identity, arguments["size"])
     elif name == "babble":
@@ -244,7 +319,7 @@ def handle(line):
     elif method == "tools/call":
         call_tool(message, line)
     else:
-        answer(message["id"], {"seen": method})
+        answer_by_rule(message)
 
 
 def lines():

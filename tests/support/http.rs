@@ -338,6 +338,13 @@ impl Raw {
 
     /// The next response, or `None` when the connection ends first.
     pub fn next(&mut self, to_head: bool) -> Option<Response> {
+        let mut response = self.next_head()?;
+        self.read_body(&mut response, to_head);
+        Some(response)
+    }
+
+    /// The head of the next response, whose body is left unread.
+    pub fn next_head(&mut self) -> Option<Response> {
         let head_end = loop {
             if let Some(at) = find(&self.unread, b"\r\n\r\n") {
                 break at + 4;
@@ -352,9 +359,7 @@ impl Raw {
             }
         };
         let head: Vec<u8> = self.unread.drain(..head_end).collect();
-        let mut response = parse_head(&head);
-        self.read_body(&mut response, to_head);
-        Some(response)
+        Some(parse_head(&head))
     }
 
     fn read_body(&mut self, response: &mut Response, to_head: bool) {
@@ -387,16 +392,31 @@ impl Raw {
 
     fn read_chunks(&mut self) -> Vec<u8> {
         let mut body = Vec::new();
-        loop {
-            let line = self.take_line();
-            let size = usize::from_str_radix(&line, 16).expect("a chunk's size");
-            if size == 0 {
-                assert_eq!(self.take_line(), "", "trailers");
-                return body;
-            }
-            body.extend_from_slice(&self.take(size));
-            assert_eq!(self.take_line(), "", "a chunk ends with CRLF");
+        while let Some(chunk) = self.read_chunk() {
+            body.extend_from_slice(&chunk);
         }
+        body
+    }
+
+    /// The next chunk of a body; `None` for the last one, which is empty.
+    pub fn read_chunk(&mut self) -> Option<Vec<u8>> {
+        let line = self.take_line();
+        let size = usize::from_str_radix(&line, 16).expect("a chunk's size");
+        let chunk = self.take(size);
+        assert_eq!(
+            self.take_line(),
+            "",
+            "a chunk ends with CRLF, without trailers"
+        );
+        (size > 0).then_some(chunk)
+    }
+
+    /// What has come or comes next of a body that ends with the connection; `None` at its end.
+    pub fn read_some(&mut self) -> Option<Vec<u8>> {
+        if self.unread.is_empty() && self.fill() == 0 {
+            return None;
+        }
+        Some(std::mem::take(&mut self.unread))
     }
 
     fn take_line(&mut self) -> String {
@@ -443,13 +463,28 @@ impl Raw {
 
     /// Whether a read would not wait: something has come, or the end.
     pub fn has_something(&self) -> bool {
+        !self.unread.is_empty() || self.stream_has_something()
+    }
+
+    fn stream_has_something(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
         let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        !self.unread.is_empty() || poll(&mut fds, Some(&at_once)).expect("one descriptor") > 0
+        poll(&mut fds, Some(&at_once)).expect("one descriptor") > 0
+    }
+
+    /// Reads what has come, and says whether it is a head and so many blanks of its body, each a chunk of its
+    /// own or a byte of a body that ends with the connection.
+    pub fn has_blanks(&mut self, count: usize) -> bool {
+        while self.stream_has_something() && self.fill() > 0 {}
+        let Some(head_end) = find(&self.unread, b"\r\n\r\n") else {
+            return false;
+        };
+        let body = self.unread[head_end..].iter();
+        body.filter(|&&byte| byte == b' ').count() >= count
     }
 
     /// Whether the gateway has taken all that was sent out of its socket.
@@ -458,6 +493,12 @@ impl Raw {
         // Nothing on the way from us and nothing waiting for them; no row at all means closed.
         ours.is_none_or(|(sending, _)| sending == 0)
             && theirs.is_none_or(|(_, waiting)| waiting == 0)
+    }
+
+    /// What comes up to the end of the connection.
+    pub fn rest(&mut self) -> Vec<u8> {
+        while self.fill() > 0 {}
+        std::mem::take(&mut self.unread)
     }
 
     /// Reads to the end of the connection, whatever comes.

@@ -35,6 +35,14 @@ pub fn call_body(id: &str, tool: &str, arguments: &str) -> String {
     )
 }
 
+/// A `tools/call` with a progress token; `id`, `arguments` and `token` are raw JSON.
+pub fn call_with_token_body(id: &str, tool: &str, arguments: &str, token: &str) -> String {
+    let params = format!(
+        r#"{{"name":"{tool}","arguments":{arguments},"_meta":{{"progressToken":{token}}}}}"#
+    );
+    request_body(id, "tools/call", &params)
+}
+
 pub fn ping_body(id: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)
 }
@@ -88,6 +96,28 @@ impl Session {
 
     pub fn delete(&self) -> Request {
         self.of(Request::new("DELETE"))
+    }
+
+    /// The GET that opens this session's stream.
+    pub fn get(&self) -> Request {
+        self.of(Request::new("GET").add("Accept", "text/event-stream"))
+    }
+
+    pub fn subscribe(&self, id: &str, uri: &str) -> Request {
+        self.about_uri(id, "resources/subscribe", uri)
+    }
+
+    pub fn unsubscribe(&self, id: &str, uri: &str) -> Request {
+        self.about_uri(id, "resources/unsubscribe", uri)
+    }
+
+    fn about_uri(&self, id: &str, method: &str, uri: &str) -> Request {
+        self.post(request_body(id, method, &format!(r#"{{"uri":"{uri}"}}"#)))
+    }
+
+    /// A `tools/call` with a progress token; `id`, `arguments` and `token` are raw JSON.
+    pub fn call_with_token(&self, id: &str, tool: &str, arguments: &str, token: &str) -> Request {
+        self.post(call_with_token_body(id, tool, arguments, token))
     }
 
     /// Any request, made this session's.

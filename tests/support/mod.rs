@@ -13,8 +13,11 @@ pub mod gateway;
 pub mod http;
 pub mod life;
 pub mod mcp;
+pub mod metrics;
 pub mod process;
 pub mod scripted;
+pub mod stream;
+pub mod tokens;
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -24,6 +27,7 @@ pub use http::{Raw, Request, Response};
 pub use mcp::{Session, call_body};
 pub use process::Base;
 pub use scripted::Script;
+pub use stream::Stream;
 
 /// How long a wait may take before it counts as a hang. A failure guard: no test passes because of it.
 pub const GUARD: Duration = Duration::from_secs(40);
@@ -33,6 +37,8 @@ pub const GUARD: Duration = Duration::from_secs(40);
 pub struct Layout {
     pub driver: &'static str,
     pub shards: usize,
+    /// Where the hub lives; `None` leaves it to the gateway.
+    pub hub: Option<&'static str>,
 }
 
 impl Layout {
@@ -49,6 +55,9 @@ impl Layout {
             "--shards".to_owned(),
             self.shards.to_string(),
         ];
+        if let Some(hub) = self.hub {
+            flags.extend(["--hub".to_owned(), hub.to_owned()]);
+        }
         flags.extend(more.iter().map(|&flag| flag.to_owned()));
         flags
     }
@@ -68,12 +77,40 @@ pub fn on_both_drivers(body: impl Fn(Layout)) {
 pub fn on_layouts(shards: &[usize], body: impl Fn(Layout)) {
     for driver in drivers() {
         for &shards in shards {
-            let layout = Layout { driver, shards };
-            // Shown by the test runner only when the test fails: it says which layout did.
-            eprintln!("--- {layout:?}");
-            body(layout);
+            run(
+                Layout {
+                    driver,
+                    shards,
+                    hub: None,
+                },
+                &body,
+            );
         }
     }
+}
+
+/// Runs `body` on io_uring and on epoll, with the hub on the only shard, on one of two and on a thread of its
+/// own beside two: every way that a message of the server can take to its session.
+pub fn on_every_way(body: impl Fn(Layout)) {
+    for driver in drivers() {
+        for (shards, hub) in [(1, "shard"), (2, "shard"), (2, "own")] {
+            let hub = Some(hub);
+            run(
+                Layout {
+                    driver,
+                    shards,
+                    hub,
+                },
+                &body,
+            );
+        }
+    }
+}
+
+fn run(layout: Layout, body: impl Fn(Layout)) {
+    // Shown by the test runner only when the test fails: it says which layout did.
+    eprintln!("--- {layout:?}");
+    body(layout);
 }
 
 /// The drivers to test: both, unless this machine forbids io_uring. In CI that would hide half of the

@@ -7,20 +7,32 @@ use std::cell::{Cell, RefCell};
 use serde_json::{Value, json};
 
 use super::mcp::raw_member;
-use super::{Gateway, Raw, Request, Session, hex, unhex, wait_until};
+use super::{Gateway, Raw, Request, Session, hex, tokens, unhex, wait_until};
 
 pub struct Script<'g> {
     gateway: &'g Gateway,
     pub session: Session,
+    /// The token that its session was opened with, where the gateway asks for one.
+    token: Option<&'g str>,
     next_id: Cell<u64>,
     seen: RefCell<Vec<String>>,
 }
 
 impl<'g> Script<'g> {
     pub fn new(gateway: &'g Gateway) -> Self {
+        Self::of(gateway, Session::open(gateway), None)
+    }
+
+    /// The same at a gateway that asks for tokens.
+    pub fn with_token(gateway: &'g Gateway, token: &'g str) -> Self {
+        Self::of(gateway, tokens::open(gateway, token), Some(token))
+    }
+
+    fn of(gateway: &'g Gateway, session: Session, token: Option<&'g str>) -> Self {
         Self {
             gateway,
-            session: Session::open(gateway),
+            session,
+            token,
             next_id: Cell::new(1_000_000),
             seen: RefCell::default(),
         }
@@ -30,9 +42,12 @@ impl<'g> Script<'g> {
     pub fn tool(&self, name: &str, arguments: &Value) -> Value {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
-        let request = self
+        let mut request = self
             .session
             .call(&id.to_string(), name, &arguments.to_string());
+        if let Some(token) = self.token {
+            request = tokens::bearer(request, token);
+        }
         self.gateway.ask(&request).result()
     }
 
@@ -87,6 +102,49 @@ impl<'g> Script<'g> {
     pub fn release(&self, key: &str) {
         let result = self.tool("release", &json!({ "key": key }));
         assert_eq!(result["released"], true, "the server holds no {key}");
+    }
+
+    /// Lets the server answer the request that it holds under `key` with this result, raw JSON.
+    pub fn release_with(&self, key: &str, result: &str) {
+        let arguments = json!({ "key": key, "result": hex(result.as_bytes()) });
+        let released = self.tool("release", &arguments);
+        assert_eq!(released["released"], true, "the server holds no {key}");
+    }
+
+    /// Lets the server refuse the request that it holds under `key`.
+    pub fn release_with_error(&self, key: &str, error: &Value) {
+        let released = self.tool("release", &json!({ "key": key, "error": error }));
+        assert_eq!(released["released"], true, "the server holds no {key}");
+    }
+
+    /// Gives the server a rule (see `scripted.py`) for requests to come.
+    pub fn rule(&self, rule: &Value) {
+        self.tool("rule", rule);
+    }
+
+    /// From now on the server holds what it is asked by `method`, under `key`.
+    pub fn hold_method(&self, method: &str, key: &str) {
+        self.rule(&json!({ "method": method, "hold": key }));
+    }
+
+    /// From now on the server answers `method` with this result, raw JSON.
+    pub fn answer_method(&self, method: &str, result: &str) {
+        self.rule(&json!({ "method": method, "result": hex(result.as_bytes()) }));
+    }
+
+    pub fn forget_rules(&self) {
+        self.tool("forget_rules", &json!({}));
+    }
+
+    /// Lets the server write these lines, in one write.
+    pub fn say(&self, lines: &[&str]) {
+        let reply = r#"{"jsonrpc":"2.0","id":@ID@,"result":{"said":true}}"#;
+        let lines: Vec<String> = lines
+            .iter()
+            .chain([&reply])
+            .map(|line| hex(line.as_bytes()))
+            .collect();
+        assert_eq!(self.tool("send", &json!({ "lines": lines }))["said"], true);
     }
 
     /// The lines that contain `text` among those the server has read, this script's own polls left out.

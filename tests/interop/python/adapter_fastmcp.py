@@ -8,7 +8,7 @@ from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from steps import URL, Exchanges, describe, failure
+from steps import URL, Exchanges, Heard, describe, failure
 
 NAME = "fastmcp"
 
@@ -19,7 +19,11 @@ def is_error(result):
 
 @asynccontextmanager
 async def connect(mode):
-    seen = Exchanges()
+    seen, heard = Exchanges(), Heard()
+
+    async def on_message(message):
+        if not isinstance(message, Exception):
+            heard.add(message)
 
     def http_client(headers=None, timeout=None, auth=None, **_):
         http = create_mcp_http_client(headers=headers, timeout=timeout, auth=auth)
@@ -27,14 +31,17 @@ async def connect(mode):
             http.event_hooks[kind] = http.event_hooks[kind] + hooks
         return http
 
-    async with Client(StreamableHttpTransport(URL, httpx_client_factory=http_client), mode=mode) as client:
-        yield Connection(client, seen)
+    transport = StreamableHttpTransport(URL, httpx_client_factory=http_client)
+    async with Client(transport, mode=mode, message_handler=on_message) as client:
+        yield Connection(client, seen, heard)
 
 
 class Connection:
-    def __init__(self, client, seen):
+    def __init__(self, client, seen, heard):
         self.client = client
         self.seen = seen
+        self.heard = heard
+        self.capabilities = client.server_capabilities.model_dump(by_alias=True)
         self.server_name = client.server_info.name
         self.protocol_version = client.protocol_version
 
@@ -44,11 +51,22 @@ class Connection:
     async def resources(self):
         return [str(resource.uri) for resource in await self.client.list_resources()]
 
+    async def read(self, uri):
+        return (await self.client.read_resource(uri))[0].text
+
+    # For subscriptions this client has nothing of its own: its users reach through to
+    # the session of `mcp` below it.
+    async def subscribe(self, uri):
+        await self.client.session.subscribe_resource(uri)
+
+    async def unsubscribe(self, uri):
+        await self.client.session.unsubscribe_resource(uri)
+
     async def prompts(self):
         return [prompt.name for prompt in await self.client.list_prompts()]
 
-    async def call(self, name, arguments):
-        return await self.client.call_tool(name, arguments, raise_on_error=False)
+    async def call(self, name, arguments, on_progress=None):
+        return await self.client.call_tool(name, arguments, progress_handler=on_progress, raise_on_error=False)
 
     async def request(self, method):
         return await self.client.session.send_request(types.Request(method=method, params=None), types.EmptyResult)

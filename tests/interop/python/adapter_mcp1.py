@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 import httpx
 from mcp import ClientSession, types
 from mcp.client.streamable_http import streamable_http_client
+from pydantic import AnyUrl
 
-from steps import URL, Exchanges, describe, failure, until
+from steps import URL, Exchanges, Heard, describe, failure, until
 
 NAME = "python-1"
 
@@ -19,19 +20,26 @@ def is_error(result):
 @asynccontextmanager
 async def connect(mode):
     assert mode == "legacy"
-    seen = Exchanges()
+    seen, heard = Exchanges(), Heard()
+
+    async def on_message(message):
+        if isinstance(message, types.ServerNotification):
+            heard.add(message.root)
+
     async with (
         httpx.AsyncClient(event_hooks=seen.hooks, timeout=300) as client,
         streamable_http_client(URL, http_client=client) as (read, write, _),
-        ClientSession(read, write) as session,
+        ClientSession(read, write, message_handler=on_message) as session,
     ):
-        yield Connection(session, await session.initialize(), seen)
+        yield Connection(session, await session.initialize(), seen, heard)
 
 
 class Connection:
-    def __init__(self, session, initialized, seen):
+    def __init__(self, session, initialized, seen, heard):
         self.session = session
         self.seen = seen
+        self.heard = heard
+        self.capabilities = initialized.capabilities.model_dump(by_alias=True)
         self.server_name = initialized.serverInfo.name
         self.protocol_version = initialized.protocolVersion
 
@@ -41,11 +49,20 @@ class Connection:
     async def resources(self):
         return [str(resource.uri) for resource in (await self.session.list_resources()).resources]
 
+    async def read(self, uri):
+        return (await self.session.read_resource(AnyUrl(uri))).contents[0].text
+
+    async def subscribe(self, uri):
+        await self.session.subscribe_resource(AnyUrl(uri))
+
+    async def unsubscribe(self, uri):
+        await self.session.unsubscribe_resource(AnyUrl(uri))
+
     async def prompts(self):
         return [prompt.name for prompt in (await self.session.list_prompts()).prompts]
 
-    async def call(self, name, arguments):
-        return await self.session.call_tool(name, arguments)
+    async def call(self, name, arguments, on_progress=None):
+        return await self.session.call_tool(name, arguments, progress_callback=on_progress)
 
     async def request(self, method):
         # The types know no such method, so the request is one that they know, renamed.

@@ -8,7 +8,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from steps import URL, Exchanges, describe, failure
+from steps import URL, Exchanges, Heard, describe, failure
 
 NAME = "python-2"
 
@@ -19,18 +19,26 @@ def is_error(result):
 
 @asynccontextmanager
 async def connect(mode):
-    seen = Exchanges()
+    seen, heard = Exchanges(), Heard()
+
+    async def on_message(message):
+        if not isinstance(message, Exception):
+            heard.add(message)
+
     async with create_mcp_http_client() as http:
         for kind, hooks in seen.hooks.items():
             http.event_hooks[kind] = http.event_hooks[kind] + hooks
-        async with Client(streamable_http_client(URL, http_client=http), mode=mode) as client:
-            yield Connection(client, seen)
+        transport = streamable_http_client(URL, http_client=http)
+        async with Client(transport, mode=mode, message_handler=on_message) as client:
+            yield Connection(client, seen, heard)
 
 
 class Connection:
-    def __init__(self, client, seen):
+    def __init__(self, client, seen, heard):
         self.client = client
         self.seen = seen
+        self.heard = heard
+        self.capabilities = client.server_capabilities.model_dump(by_alias=True)
         self.server_name = client.server_info.name
         self.protocol_version = client.protocol_version
 
@@ -40,11 +48,20 @@ class Connection:
     async def resources(self):
         return [str(resource.uri) for resource in (await self.client.list_resources()).resources]
 
+    async def read(self, uri):
+        return (await self.client.read_resource(uri)).contents[0].text
+
+    async def subscribe(self, uri):
+        await self.client.subscribe_resource(uri)
+
+    async def unsubscribe(self, uri):
+        await self.client.unsubscribe_resource(uri)
+
     async def prompts(self):
         return [prompt.name for prompt in (await self.client.list_prompts()).prompts]
 
-    async def call(self, name, arguments):
-        return await self.client.call_tool(name, arguments)
+    async def call(self, name, arguments, on_progress=None):
+        return await self.client.call_tool(name, arguments, progress_callback=on_progress)
 
     async def request(self, method):
         return await self.client.session.send_request(types.Request(method=method, params=None), types.EmptyResult)

@@ -6,15 +6,21 @@ import asyncio
 import importlib
 
 from steps import (
+    CLOCK,
     FRAGILE,
+    LISTS,
+    NOTES,
     Steps,
     describe,
     driver_arguments,
     end_session_elsewhere,
     failure,
     kill_server,
+    progress_of,
     status_inside,
+    stream_open,
     until,
+    until_async,
 )
 
 
@@ -25,6 +31,42 @@ async def drive(adapter, mode, steps):
 
     async def slow(connection):
         return await connection.call("slow", {"steps": 1000, "interval_ms": 1000})
+
+    async def progress(connection, steps, interval_ms):
+        """Calls `slow`. Returns the progress that had come when its result did."""
+        told = []
+
+        async def on_progress(done, total, message):
+            told.append((done, total, message))
+
+        arguments = {"steps": steps, "interval_ms": interval_ms}
+        result = await connection.call("slow", arguments, on_progress)
+        before = list(told)
+        assert result.content[0].text == f"done after {steps} steps", result
+        return before
+
+    async def touch(connection, uri):
+        """Changes a resource. True: the server had somebody to tell."""
+        said = (await connection.call("touch", {"uri": uri})).content[0].text
+        if said == f"touched {uri}: nobody has subscribed to it":
+            return False
+        assert said == f"touched {uri}: its subscribers were told", said
+        return True
+
+    async def untold(connection, uri):
+        return not await touch(connection, uri)
+
+    async def settle(connection):
+        """A barrier: what was to come to this client before has come when this returns.
+        Two updates, for what waits at one time may come in any order."""
+        heard = connection.heard
+        before = heard.updates(NOTES)
+        await connection.subscribe(NOTES)
+        for count in (1, 2):
+            assert await touch(connection, NOTES)
+            await until(lambda: heard.updates(NOTES) >= before + count)
+        await connection.unsubscribe(NOTES)
+        assert heard.updates(NOTES) == before + 2, "one update for each change"
 
     async def on_connect():
         assert main.server_name == "ringway-demo", main.server_name
@@ -72,12 +114,96 @@ async def drive(adapter, mode, steps):
         assert await echo(main, "still here") == "still here"
         return describe(error)
 
+    async def on_progress():
+        # Step by step, then all at once.
+        told = await progress(main, 20, 5)
+        assert told == progress_of(20), told
+        told = await progress(main, 200, 0)
+        assert told == progress_of(200), told
+        return f"{len(progress_of(220))} steps, in order and before the results"
+
+    async def on_subscribe():
+        await stream_open(main)
+        assert main.capabilities["resources"]["subscribe"] is True, main.capabilities
+        await main.subscribe(CLOCK)
+        assert await touch(main, CLOCK)
+        await until(lambda: main.heard.updates(CLOCK) > 0)
+        text = await main.read(CLOCK)
+        assert text == "tick 1", text
+        await settle(main)
+        assert main.heard.updates(CLOCK) == 1, "one update for one change"
+        await main.unsubscribe(CLOCK)
+        await touch(main, CLOCK)
+        await settle(main)
+        assert main.heard.updates(CLOCK) == 1, "none after the end of the subscription"
+        await until_async(lambda: untold(main, CLOCK))
+        return "1 update for 1 change, none after the end; the server was told of both"
+
+    async def on_list_changed():
+        await stream_open(main)
+        listed = {"tools": main.tools, "resources": main.resources, "prompts": main.prompts}
+        added = {"tools": "extra-1", "resources": "demo://extra-1", "prompts": "extra-1"}
+        for name in LISTS:
+            assert main.capabilities[name]["listChanged"] is True, main.capabilities
+            assert added[name] not in await listed[name](), name
+            await main.call("grow", {"list": name})
+            await until(lambda: name in main.heard.changed)
+            assert added[name] in await listed[name](), name
+        await settle(main)
+        assert main.heard.changed == list(LISTS), main.heard.changed
+        return f"{', '.join(LISTS)}: once each, and listed anew"
+
+    async def on_two_clients():
+        async with adapter.connect(mode) as one:
+            async with adapter.connect(mode) as two:
+                await both(one, two)
+            # The end of a session is the end of its subscriptions.
+            await until_async(lambda: untold(one, CLOCK))
+        return "each its own progress and updates, both the change of a list"
+
+    async def both(one, two):
+        await stream_open(one)
+        await stream_open(two)
+
+        # Both have sent the same so far, so both give the same id and token to this call.
+        told = await asyncio.gather(progress(one, 30, 2), progress(two, 20, 3))
+        assert told == [progress_of(30), progress_of(20)], told
+
+        two.heard.clear()
+        await one.subscribe(CLOCK)
+        assert await touch(one, CLOCK)
+        await until(lambda: one.heard.updates(CLOCK) > 0)
+        told = await progress(one, 10, 1)
+        assert told == progress_of(10), told
+        await settle(one)
+        await settle(two)
+        assert one.heard.updates(CLOCK) == 1, one.heard
+        assert two.heard.updates(CLOCK) == 0, "an update for one who has not subscribed"
+        assert two.heard.of("notifications/progress") == [], "progress for one who has not called"
+
+        await two.subscribe(CLOCK)
+        assert await touch(one, CLOCK)
+        await until(lambda: one.heard.updates(CLOCK) > 1 and two.heard.updates(CLOCK) > 0)
+        await one.unsubscribe(CLOCK)
+        assert await touch(one, CLOCK)
+        await until(lambda: two.heard.updates(CLOCK) > 1)
+
+        await one.call("grow", {"list": "tools"})
+        await until(lambda: one.heard.changed and two.heard.changed)
+        await settle(one)
+        await settle(two)
+        updates = [one.heard.updates(CLOCK), two.heard.updates(CLOCK)]
+        assert updates == [2, 2], updates
+        changed = [one.heard.changed, two.heard.changed]
+        assert changed == [["tools"], ["tools"]], changed
+
     async def on_unknown_session():
         async with adapter.connect(mode) as other:
             await end_session_elsewhere(other.seen.session)
             # This client starts no session anew: its caller learns that it is gone.
             error = await failure(echo(other, "into the void"))
-            assert other.seen[-1]["status"] == 404, other.seen[-1]
+            call = next(e for e in other.seen if e["tool"] == "echo")
+            assert call["status"] == 404, call
             assert hasattr(error, "error"), describe(error)
         assert await echo(main, "unharmed") == "unharmed"
         return f"the call fails: {describe(error)}"
@@ -139,6 +265,10 @@ async def drive(adapter, mode, steps):
     await steps.run("parallel", on_parallel)
     await steps.run("tool-error", on_tool_error)
     await steps.run("unknown-method", on_unknown_method)
+    await steps.run("progress", on_progress)
+    await steps.run("subscribe", on_subscribe)
+    await steps.run("list-changed", on_list_changed)
+    await steps.run("two-clients", on_two_clients)
     await steps.run("unknown-session", on_unknown_session)
     await steps.run("cancel", on_cancel)
     await steps.run("server-killed", on_server_killed)

@@ -13,12 +13,18 @@ from urllib.parse import urlsplit
 
 URL = os.environ["INTEROP_URL"]
 SERVER_PID = int(os.environ["INTEROP_SERVER_PID"])
+WITHOUT_PROGRESS = os.environ["INTEROP_PROGRESS"] == "none"
 
 # A guard against a hang, not an expectation about speed.
 STEP_SECONDS_MAX = 30
 
 # Texts that a careless hop would change: astral signs, joiners, line separators, escapes.
 FRAGILE = '👩‍👩‍👧 \u00a0\u2028\u2029 "\\\n\r\t\u0001 𝔘 \u007f'
+
+# The resources and the lists of the server.
+CLOCK = "demo://clock"
+NOTES = "demo://notes"
+LISTS = ("tools", "resources", "prompts")
 
 
 class Steps:
@@ -79,6 +85,28 @@ async def until(condition):
         await asyncio.sleep(0.01)
 
 
+async def until_async(condition):
+    """The same for a condition that has to be waited for itself."""
+    while not await condition():
+        await asyncio.sleep(0.01)
+
+
+async def stream_open(connection):
+    """Waits until the client's stream for messages of the server is open."""
+    streams = []
+    while not streams:
+        await asyncio.sleep(0.01)
+        streams = [e for e in connection.seen if e["http"] == "GET" and e["status"] is not None]
+    assert streams[0]["status"] == 200, streams[0]
+
+
+def progress_of(steps):
+    """All progress of one call of the tool `slow`, in order."""
+    if WITHOUT_PROGRESS:
+        return []
+    return [(n, steps, f"step {n} of {steps}") for n in range(1, steps + 1)]
+
+
 def kill_server():
     os.kill(SERVER_PID, signal.SIGKILL)
 
@@ -108,6 +136,25 @@ def _exchange(method, session, body):
         return response.status
     finally:
         connection.close()
+
+
+class Heard(list):
+    """A record of the notifications that reach a client's message handler."""
+
+    def add(self, notification):
+        self.append(notification.model_dump(mode="json", by_alias=True))
+
+    def of(self, method):
+        return [said["params"] for said in self if said["method"] == method]
+
+    def updates(self, uri):
+        return sum(params["uri"] == uri for params in self.of("notifications/resources/updated"))
+
+    @property
+    def changed(self):
+        """The lists that have changed, once for each time that it was told."""
+        methods = {f"notifications/{name}/list_changed": name for name in LISTS}
+        return [methods[said["method"]] for said in self if said["method"] in methods]
 
 
 class Exchanges(list):

@@ -2,6 +2,8 @@
 //! one gateway, whose address and server come in the environment (see `steps`), and
 //! prints one JSON line for each step.
 
+mod listen;
+mod notified;
 mod record;
 mod steps;
 
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, CustomRequest,
-    ErrorData, JsonObject, ProtocolVersion,
+    ErrorData, JsonObject, ProtocolVersion, ServerCapabilities,
 };
 use rmcp::service::{PeerRequestOptions, RunningService, ServiceError};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -17,13 +19,15 @@ use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig
 use rmcp::{ClientLifecycleMode, ClientServiceExt, RoleClient};
 use serde_json::{Value, json};
 
+use crate::listen::Listener;
 use crate::record::Recorder;
 use crate::steps::{
     FRAGILE, Fault, end_session_elsewhere, kill_server, required, status_inside, step, until,
 };
 
 struct Connection {
-    service: RunningService<RoleClient, ()>,
+    service: RunningService<RoleClient, Listener>,
+    listener: Listener,
     recorder: Recorder,
 }
 
@@ -40,11 +44,22 @@ impl Connection {
             },
             other => return Err(format!("no mode {other}")),
         };
-        let service =
-            ().serve_with_lifecycle(transport, lifecycle)
-                .await
-                .map_err(|error| error.to_string())?;
-        Ok(Self { service, recorder })
+        let listener = Listener::default();
+        let service = listener
+            .clone()
+            .serve_with_lifecycle(transport, lifecycle)
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            service,
+            listener,
+            recorder,
+        })
+    }
+
+    fn capabilities(&self) -> Result<ServerCapabilities, Fault> {
+        let info = self.service.peer_info().ok_or("no server info")?;
+        Ok(info.capabilities.clone())
     }
 
     async fn call(
@@ -115,6 +130,15 @@ async fn main() {
     step(&client, "parallel", parallel(&connection)).await;
     step(&client, "tool-error", tool_error(&connection)).await;
     step(&client, "unknown-method", unknown_method(&connection)).await;
+    step(
+        &client,
+        "progress",
+        notified::progress_in_order(&connection),
+    )
+    .await;
+    step(&client, "subscribe", notified::subscribed(&connection)).await;
+    step(&client, "list-changed", notified::list_changed(&connection)).await;
+    step(&client, "two-clients", notified::two_clients(&mode)).await;
     step(
         &client,
         "unknown-session",
@@ -316,7 +340,9 @@ async fn reconnect(connection: &Connection, session: &str) -> Result<(String, ()
 }
 
 async fn close(connection: Connection, session: &str) -> Result<(String, ()), Fault> {
-    let Connection { service, recorder } = connection;
+    let Connection {
+        service, recorder, ..
+    } = connection;
     service.cancel().await.map_err(|error| error.to_string())?;
     until(|| {
         recorder

@@ -58,6 +58,11 @@ pub fn required(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: start this through run.py"))
 }
 
+/// False: answers are JSON here, and come without the progress of their calls.
+pub fn progress_is_sent() -> bool {
+    required("INTEROP_PROGRESS") != "none"
+}
+
 pub fn kill_server() -> Result<(), Fault> {
     let status = Command::new("kill")
         .args(["-KILL", &required("INTEROP_SERVER_PID")])

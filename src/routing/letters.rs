@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
-use crate::routing::log_level::Level;
-use crate::routing::upstream_id::UpstreamId;
+use super::ledger::Told;
+use super::log_level::Level;
+use super::upstream_id::UpstreamId;
 use crate::wire::handshake::Handshake;
+use crate::wire::notice::Kinds;
 use crate::wire::span::Span;
 
 /// From the hub to a shard.
@@ -17,9 +19,9 @@ pub enum ToShard {
         epoch: u64,
         handshake: Arc<Handshake>,
     },
-    /// Messages for calls of the shard.
+    /// Messages for calls and sessions of the shard.
     Messages(Messages),
-    /// An answer of at least [`crate::limits::LARGE_ANSWER_BYTES`].
+    /// A message of at least [`crate::limits::LARGE_ANSWER_BYTES`].
     Large {
         kind: Kind,
         id: UpstreamId,
@@ -30,6 +32,8 @@ pub enum ToShard {
     Written(usize),
     /// The upstream is gone.
     Down,
+    /// What the ledger says about a URI.
+    Told { uri: Box<str>, told: Told },
     /// Finish what is in flight, begin nothing new.
     Drain,
 }
@@ -60,6 +64,13 @@ pub enum Kind {
     Progress,
     /// The server's answer was over `--max-message`; there is no text.
     TooLong,
+    /// `notifications/tasks/status`, to every shard: one of them may know the
+    /// task. The range is that of the task's id.
+    TaskStatus,
+    /// The text is the decoded URI of an updated resource.
+    Updated,
+    /// Lists have changed; there is no text.
+    Changed(Kinds),
 }
 
 impl Messages {
@@ -78,9 +89,9 @@ impl Messages {
         self.entries.is_empty()
     }
 
-    /// Bytes of all messages.
+    /// Bytes that the batch takes.
     pub fn bytes(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() + self.entries.len() * size_of::<Entry>()
     }
 
     /// The messages in their order.
@@ -103,6 +114,19 @@ pub struct Lines {
     pub bytes: Vec<u8>,
     /// The most verbose log level that a session of the shard asks for.
     pub log_level: Option<Level>,
+    pub notes: Vec<Note>,
+}
+
+/// What a shard tells the hub beside its lines. Notes are never dropped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// A session wants this URI, which no session of the shard has yet. Meant for
+    /// the child of its batch.
+    Want(Box<str>),
+    /// No session of the shard holds this URI any more.
+    Release(Box<str>),
+    /// A task without an owner is to be cancelled. Meant for the child of its batch.
+    CancelTask(Box<str>),
 }
 
 #[cfg(test)]

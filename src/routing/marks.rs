@@ -1,0 +1,288 @@
+//! What a session has yet to be told on its GET stream: a set of marks, not a
+//! queue of messages. Marks are bounded and one event each however often
+//! something happens, so a slow reader costs no more than an idle one.
+
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use indexmap::IndexSet;
+
+use super::tasks::TaskKey;
+use crate::limits::{STREAM_WRITE_BYTES, SUB_RESOURCE_MARKS_MAX};
+use crate::wire::notice::{self, Kinds};
+
+/// An update of one resource, encoded once for all sessions of a shard.
+#[derive(Debug)]
+pub struct Update {
+    uri: Box<str>,
+    frame: Box<[u8]>,
+    hash: u64,
+}
+
+impl Update {
+    /// `hasher` must be the same for all updates that meet in one set.
+    pub fn new(uri: &str, hasher: &ahash::RandomState) -> Rc<Update> {
+        Rc::new(Update {
+            uri: uri.into(),
+            frame: notice::updated_frame(uri).into_boxed_slice(),
+            hash: hasher.hash_one(uri),
+        })
+    }
+}
+
+/// An update in a set: equal by URI.
+#[derive(Clone, Debug)]
+struct ByUri(Rc<Update>);
+
+impl Hash for ByUri {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.hash);
+    }
+}
+
+impl PartialEq for ByUri {
+    fn eq(&self, other: &ByUri) -> bool {
+        Rc::ptr_eq(&self.0, &other.0) || self.0.uri == other.0.uri
+    }
+}
+
+impl Eq for ByUri {}
+
+/// Passes a hash on that is one already.
+#[derive(Clone, Copy, Default, Debug)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// What a message about a task tells; the last of each counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TaskNews {
+    Status,
+    Progress,
+}
+
+#[derive(Debug)]
+struct TaskMark {
+    task: TaskKey,
+    news: TaskNews,
+    frame: Box<[u8]>,
+}
+
+/// The marks of one session.
+#[derive(Default, Debug)]
+pub struct Marks {
+    kinds: Kinds,
+    updates: IndexSet<ByUri, std::hash::BuildHasherDefault<Hashed>>,
+    /// How many of `updates` name a resource below a subscribed one.
+    below: usize,
+    tasks: Vec<TaskMark>,
+}
+
+impl Marks {
+    pub fn is_empty(&self) -> bool {
+        self.kinds.is_empty() && self.updates.is_empty() && self.tasks.is_empty()
+    }
+
+    /// Events that these marks make.
+    pub fn len(&self) -> usize {
+        self.kinds.len() + self.updates.len() + self.tasks.len()
+    }
+
+    /// Lists have changed.
+    pub fn changed(&mut self, kinds: Kinds) {
+        self.kinds = self.kinds.with(kinds);
+    }
+
+    /// A resource that the session is subscribed to was updated.
+    pub fn updated(&mut self, update: &Rc<Update>) {
+        self.updates.insert(ByUri(update.clone()));
+    }
+
+    /// A resource below a subscribed one was updated. Where too many of these
+    /// are marked, the subscribed one stands for all further ones.
+    pub fn updated_below(&mut self, update: &Rc<Update>, subscribed: &Rc<Update>) {
+        if self.below < SUB_RESOURCE_MARKS_MAX {
+            if self.updates.insert(ByUri(update.clone())) {
+                self.below += 1;
+            }
+        } else if !self.updates.contains(&ByUri(update.clone())) {
+            self.updated(subscribed);
+        }
+    }
+
+    /// There is news of a task: `frame` is the whole event.
+    pub fn task(&mut self, task: TaskKey, news: TaskNews, frame: Box<[u8]>) {
+        let known = self
+            .tasks
+            .iter_mut()
+            .find(|mark| mark.task == task && mark.news == news);
+        match known {
+            Some(mark) => mark.frame = frame,
+            None => self.tasks.push(TaskMark { task, news, frame }),
+        }
+    }
+
+    /// Forgets every task.
+    pub fn forget_tasks(&mut self) {
+        self.tasks.clear();
+    }
+
+    /// Takes the marks of the next write out, at most about
+    /// [`STREAM_WRITE_BYTES`] of events.
+    pub fn take(&mut self) -> Marks {
+        let kinds = std::mem::take(&mut self.kinds);
+        let mut bytes = 0;
+        let mut fits = |frame: &[u8]| {
+            let has_room = bytes < STREAM_WRITE_BYTES;
+            bytes += frame.len();
+            has_room
+        };
+        let updates = self
+            .updates
+            .iter()
+            .take_while(|update| fits(&update.0.frame));
+        let updates = updates.count();
+        let tasks = self
+            .tasks
+            .iter()
+            .take_while(|mark| fits(&mark.frame))
+            .count();
+        let updates: IndexSet<_, _> = self.updates.drain(..updates).collect();
+        if self.updates.is_empty() {
+            self.below = 0;
+            self.updates = IndexSet::default();
+        }
+        Marks {
+            kinds,
+            updates,
+            below: 0,
+            tasks: self.tasks.drain(..tasks).collect(),
+        }
+    }
+
+    /// Appends the events.
+    pub fn frames(&self, out: &mut Vec<u8>) {
+        self.kinds.frames(out);
+        for update in &self.updates {
+            out.extend_from_slice(&update.0.frame);
+        }
+        for mark in &self.tasks {
+            out.extend_from_slice(&mark.frame);
+        }
+    }
+
+    /// The write of these marks failed: they are set again. What has come since
+    /// is newer.
+    pub fn set_again(&mut self, failed: Marks) {
+        self.changed(failed.kinds);
+        for update in failed.updates {
+            // It may name a resource below a subscribed one: counted as if it did.
+            self.below += usize::from(self.updates.insert(update));
+        }
+        for mark in failed.tasks {
+            let is_newer = |known: &TaskMark| known.task == mark.task && known.news == mark.news;
+            if !self.tasks.iter().any(is_newer) {
+                self.tasks.push(mark);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hasher() -> ahash::RandomState {
+        ahash::RandomState::with_seeds(1, 2, 3, 4)
+    }
+
+    fn text(marks: &Marks) -> String {
+        let mut out = Vec::new();
+        marks.frames(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_happens_often_is_told_once() {
+        let mut marks = Marks::default();
+        for _ in 0..9 {
+            marks.changed(Kinds::TOOLS);
+            marks.updated(&Update::new("a:b", &hasher()));
+            marks.task(TaskKey::FIRST, TaskNews::Status, b"s"[..].into());
+        }
+        marks.task(TaskKey::FIRST, TaskNews::Status, b"t"[..].into());
+        assert_eq!(marks.len(), 3);
+        let taken = marks.take();
+        assert!(marks.is_empty());
+        let text = text(&taken);
+        assert_eq!(text.matches("list_changed").count(), 1);
+        assert_eq!(text.matches("a:b").count(), 1);
+        assert!(text.ends_with("}\n\nt"));
+    }
+
+    #[test]
+    fn a_failed_write_sets_its_marks_again_but_not_over_newer_ones() {
+        let mut marks = Marks::default();
+        marks.changed(Kinds::PROMPTS);
+        marks.updated(&Update::new("a:b", &hasher()));
+        marks.task(TaskKey::FIRST, TaskNews::Progress, b"old"[..].into());
+        let taken = marks.take();
+        marks.task(TaskKey::FIRST, TaskNews::Progress, b"new"[..].into());
+        marks.set_again(taken);
+        assert_eq!(marks.len(), 3);
+        assert!(text(&marks).ends_with("new"));
+    }
+
+    #[test]
+    fn many_updates_below_a_subscription_become_one_of_the_subscription() {
+        let mut marks = Marks::default();
+        let subscribed = Update::new("a:b", &hasher());
+        for n in 0..10 * SUB_RESOURCE_MARKS_MAX {
+            let update = Update::new(&format!("a:b/{n}"), &hasher());
+            marks.updated_below(&update, &subscribed);
+        }
+        assert_eq!(marks.len(), SUB_RESOURCE_MARKS_MAX + 1);
+    }
+
+    #[test]
+    fn writes_that_fail_again_and_again_do_not_pile_marks_up() {
+        let mut marks = Marks::default();
+        let subscribed = Update::new("a:b", &hasher());
+        for n in 0..1_000 {
+            let update = Update::new(&format!("a:b/{n}"), &hasher());
+            marks.updated_below(&update, &subscribed);
+            let taken = marks.take();
+            marks.set_again(taken);
+        }
+        assert!(marks.len() <= SUB_RESOURCE_MARKS_MAX + 1);
+    }
+
+    #[test]
+    fn a_write_is_bounded_and_nothing_is_lost_between_writes() {
+        let mut marks = Marks::default();
+        for n in 0..2_000 {
+            marks.updated(&Update::new(&format!("a:{n}"), &hasher()));
+        }
+        let mut told = 0;
+        while !marks.is_empty() {
+            let taken = marks.take();
+            assert!(text(&taken).len() < STREAM_WRITE_BYTES + 1_000);
+            told += taken.len();
+        }
+        assert_eq!(told, 2_000);
+    }
+}

@@ -1,0 +1,330 @@
+//! Clients that have opened a stream and do not read it: what waits for them is bounded, what must not be lost
+//! is kept, and nobody else notices.
+
+mod support;
+
+use std::sync::{Mutex, MutexGuard};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use support::metrics::{self, Metrics};
+use support::process::{raise_open_files, resident_peak_bytes};
+use support::stream::{BARRIER, carried_by, value};
+use support::{
+    Base, Gateway, Layout, Raw, Script, Session, Stream, Upstream, hex, on_both_drivers,
+    on_every_way, on_layouts,
+};
+
+const MIB: u64 = 1 << 20;
+const TOOLS: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+
+fn scripted(layout: Layout, flags: &[&str]) -> Gateway {
+    layout.start(flags, Upstream::Python("scripted.py", &[]))
+}
+
+/// The crowds share this process's descriptors and the machine's memory: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static CROWD: Mutex<()> = Mutex::new(());
+    CROWD.lock().unwrap_or_else(|failed| failed.into_inner())
+}
+
+/// A session that works beside the others: its calls are answered and its stream tells what happens.
+struct Bystander<'g> {
+    gateway: &'g Gateway,
+    session: Session,
+    connection: Raw,
+    stream: Stream,
+}
+
+impl<'g> Bystander<'g> {
+    fn new(gateway: &'g Gateway) -> Self {
+        let session = Session::open(gateway);
+        Self {
+            gateway,
+            connection: gateway.connect(),
+            stream: Stream::open(gateway, &session),
+            session,
+        }
+    }
+
+    fn works(&mut self, script: &Script<'_>) {
+        let echo = self.session.call("1", "echo", r#"{"message":"m"}"#);
+        let answer = self.connection.ask(&echo);
+        assert_eq!(answer.result()["content"][0]["text"], "m", "{answer}");
+        script.say(&[TOOLS]);
+        let carried = carried_by(script, &mut self.stream);
+        assert!(carried.contains(&TOOLS.to_owned()), "{carried:?}");
+        let reports = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":@TOKEN@,"progress":1}}"#;
+        let reply = r#"{"jsonrpc":"2.0","id":@ID@,"result":{}}"#;
+        let arguments = json!({ "lines": [hex(reports.as_bytes()), hex(reply.as_bytes())] });
+        let call = self
+            .session
+            .call_with_token("2", "send", &arguments.to_string(), "\"t\"");
+        let answer = self.gateway.ask(&call);
+        assert_eq!(answer.messages().len(), 2, "{answer}");
+    }
+}
+
+/// A GET stream on a connection that takes as little as can be, and is not read.
+fn lazy_stream(gateway: &Gateway, session: &Session) -> Raw {
+    let mut connection = Raw::connect_lazily(gateway.address);
+    connection.send(session.get().bytes());
+    connection
+}
+
+/// A thousand streams that nobody reads while the server changes its lists all the time.
+#[test]
+fn thousand_unread_get_streams_hurt_nobody() {
+    let _alone = alone();
+    let count = 1_000.min(raise_open_files().saturating_sub(500));
+    on_layouts(&[1, 2], |layout| {
+        let gateway = scripted(layout, &[]);
+        let script = Script::new(&gateway);
+        let mut bystander = Bystander::new(&gateway);
+        bystander.works(&script);
+        let base = Base::of(&gateway);
+        let sessions: Vec<Session> = (0..count).map(|_| Session::open(&gateway)).collect();
+        let mut unread: Vec<Raw> = sessions
+            .iter()
+            .map(|session| lazy_stream(&gateway, session))
+            .collect();
+        for _ in 0..20 {
+            for _ in 0..20 {
+                script.say(&[TOOLS, BARRIER, TOOLS]);
+            }
+            bystander.works(&script);
+        }
+        let more = resident_peak_bytes(gateway.pid()).saturating_sub(base.resident_bytes);
+        println!(
+            "figure: {count} unread streams: {} MiB more at the peak, {layout:?}",
+            more / MIB
+        );
+        assert!(more < 200 * MIB, "{} MiB", more / MIB);
+        // Each session works, although its stream is not read.
+        for session in sessions.iter().step_by(50) {
+            let echo = session.call("1", "echo", r#"{"message":"m"}"#);
+            assert_eq!(gateway.ask(&echo).result()["content"][0]["text"], "m");
+        }
+        // Those who read on are told of the last change.
+        script.say(&[r#"{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}"#]);
+        for connection in unread.drain(..).step_by(50) {
+            let mut stream = Stream::of_answer(connection);
+            while !stream.message().contains("resources/list_changed") {}
+        }
+        base.wait_until_back(&gateway);
+        bystander.works(&script);
+    });
+}
+
+/// The URIs of a session whose stream is stuck: long ones, so that few of them fill its socket.
+fn long_uris(count: usize) -> Vec<String> {
+    let padding = "u".repeat(6_000);
+    (0..count)
+        .map(|number| format!("a:{number}:{padding}"))
+        .collect()
+}
+
+fn update(uri: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{uri}"}}}}"#
+    )
+}
+
+/// Subscribes to all of them and fills the stream's socket with updates, far more than any socket takes.
+fn get_stuck(gateway: &Gateway, script: &Script<'_>, session: &Session, uris: &[String]) -> Raw {
+    let mut connection = gateway.connect();
+    for uri in uris {
+        let response = connection.ask(&session.subscribe("1", uri));
+        assert_eq!(response.result(), json!({}), "{response}");
+    }
+    let unread = lazy_stream(gateway, session);
+    flood(script, uris);
+    unread
+}
+
+const ROUNDS: usize = 60;
+
+fn flood(script: &Script<'_>, uris: &[String]) {
+    let lines: Vec<String> = uris.iter().map(|uri| update(uri)).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    for _ in 0..ROUNDS {
+        script.say(&lines);
+    }
+}
+
+/// A stream that is not read is the trouble of nobody, its own session's calls included; what it has missed
+/// becomes one event for each thing when it is read again.
+#[test]
+fn unread_get_stream_does_not_block_its_own_session_and_is_told_what_it_missed() {
+    let _alone = alone();
+    on_every_way(|layout| {
+        let gateway = scripted(layout, &[]);
+        let script = Script::new(&gateway);
+        let mut bystander = Bystander::new(&gateway);
+        let session = Session::open(&gateway);
+        let uris = long_uris(100);
+        let unread = get_stuck(&gateway, &script, &session, &uris);
+        bystander.works(&script);
+        let mut connection = gateway.connect();
+        for id in 0..50 {
+            let echo = session.call(&id.to_string(), "echo", r#"{"message":"m"}"#);
+            let accept = ["application/json", "text/event-stream"][id % 2];
+            let answer = connection.ask(&echo.set("Accept", accept));
+            assert_eq!(answer.result()["content"][0]["text"], "m", "{answer}");
+        }
+        // It can take subscriptions back and make others, too.
+        let response = connection.ask(&session.unsubscribe("1", &uris[0]));
+        assert_eq!(response.result(), json!({}));
+        let response = connection.ask(&session.subscribe("1", "a:last"));
+        assert_eq!(response.result(), json!({}));
+        script.say(&[&update("a:last")]);
+        let mut stream = Stream::of_answer(unread);
+        let mut carried = Vec::new();
+        while carried.last().is_none_or(|last| *last != update("a:last")) {
+            carried.push(stream.message());
+        }
+        carried.extend(carried_by(&script, &mut stream));
+        for uri in &uris[1..] {
+            let count = carried.iter().filter(|one| **one == update(uri)).count();
+            assert!((1..ROUNDS).contains(&count), "{count} of {ROUNDS}");
+        }
+        println!(
+            "figure: a stuck stream told {} of {} updates, {layout:?}",
+            carried.len(),
+            uris.len() * ROUNDS
+        );
+        // Once it reads, it is as good as any.
+        script.say(&[&update(&uris[5])]);
+        assert_eq!(carried_by(&script, &mut stream), [update(&uris[5])]);
+    });
+}
+
+/// A stuck stream ends with its session, and another GET takes its place, although nothing can be written to it.
+#[test]
+fn stuck_stream_ends_with_its_session_and_can_be_replaced() {
+    let _alone = alone();
+    on_every_way(|layout| {
+        let gateway = scripted(layout, &["--write-timeout", "1s"]);
+        let script = Script::new(&gateway);
+        let mut bystander = Bystander::new(&gateway);
+        bystander.works(&script);
+        let base = Base::of(&gateway);
+        let session = Session::open(&gateway);
+        let uris = long_uris(100);
+        let _unread = get_stuck(&gateway, &script, &session, &uris);
+        let mut newer = Stream::open(&gateway, &session);
+        script.say(&[&update(&uris[5])]);
+        while newer.message() != update(&uris[5]) {}
+        let _newer = {
+            let connection = lazy_stream(&gateway, &session);
+            flood(&script, &uris);
+            connection
+        };
+        assert_eq!(gateway.ask(&session.delete()).status, 204);
+        drop(newer);
+        // Both clients still hold their ends.
+        base.wait_until_back(&gateway);
+        bystander.works(&script);
+    });
+}
+
+/// The operator's end does not wait for a client that does not read.
+#[test]
+fn stuck_stream_does_not_hold_up_the_drain() {
+    let _alone = alone();
+    on_both_drivers(|layout| {
+        let mut gateway = scripted(layout, &["--drain-timeout", "2s"]);
+        let script = Script::new(&gateway);
+        let session = Session::open(&gateway);
+        let _unread = get_stuck(&gateway, &script, &session, &long_uris(100));
+        drop(script);
+        gateway.signal(Signal::TERM);
+        assert_eq!(gateway.wait().code(), Some(0), "{}", gateway.stderr.text());
+    });
+}
+
+/// The number of a report.
+fn step(message: &Value) -> Option<usize> {
+    let step = message["params"]["progress"].as_u64()?;
+    usize::try_from(step).ok()
+}
+
+/// Hundreds of calls report much and nobody reads: the oldest reports go, and are counted; the newest and the
+/// answer are there when the client reads on; and others work all the time.
+#[test]
+fn unread_post_streams_lose_old_progress_but_never_their_answer() {
+    const STREAMS: usize = 200;
+    const PORTIONS: usize = 12;
+    const STEPS: usize = 40;
+    const PAD: usize = 8_000;
+    let _alone = alone();
+    raise_open_files();
+    on_layouts(&[1, 2], |layout| {
+        let gateway = scripted(layout, &metrics::FLAGS);
+        let metrics = Metrics::of(&gateway);
+        let script = Script::new(&gateway);
+        let mut bystander = Bystander::new(&gateway);
+        bystander.works(&script);
+        let base = Base::of(&gateway);
+        let sessions: Vec<Session> = (0..8).map(|_| Session::open(&gateway)).collect();
+        let keys: Vec<String> = (0..STREAMS).map(|number| format!("k{number}")).collect();
+        let unread: Vec<Raw> = keys
+            .iter()
+            .enumerate()
+            .map(|(number, key)| {
+                let mut connection = Raw::connect_lazily(gateway.address);
+                let arguments = json!({ "key": key }).to_string();
+                let call = sessions[number % 8].call_with_token(
+                    &number.to_string(),
+                    "hold",
+                    &arguments,
+                    "\"t\"",
+                );
+                connection.send(call.bytes());
+                connection
+            })
+            .collect();
+        script.wait_held_count(STREAMS);
+        for portion in 0..PORTIONS {
+            let line = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":@TOKEN@,"progress":@N@,"message":"@PAD@"}}"#;
+            let arguments = json!({
+                "first": portion * STEPS,
+                "count": STEPS,
+                "keys": keys,
+                "pad": PAD,
+                "line": hex(line.as_bytes()),
+                "last": hex(br#"{"jsonrpc":"2.0","id":@ID@,"result":{}}"#),
+            });
+            script.tool("repeat", &arguments);
+            bystander.works(&script);
+        }
+        let more = resident_peak_bytes(gateway.pid()).saturating_sub(base.resident_bytes);
+        assert_eq!(script.tool("release_all", &json!({}))["released"], STREAMS);
+        bystander.works(&script);
+        let lost = metrics.drops("slow_reader");
+        let mut told = 0;
+        for (number, connection) in unread.into_iter().enumerate() {
+            let (before, last) = Stream::of_answer(connection).answer();
+            let last = value(&last);
+            assert_eq!(last["id"], number, "{last}");
+            assert_eq!(last["result"]["released"], keys[number].as_str());
+            let steps: Vec<usize> = before
+                .iter()
+                .map(|message| step(&value(message)).expect("a report"))
+                .collect();
+            assert!(steps.is_sorted_by(|one, next| one < next), "{steps:?}");
+            assert_eq!(steps.last(), Some(&(PORTIONS * STEPS - 1)), "the newest");
+            told += steps.len();
+        }
+        println!(
+            "figure: {STREAMS} unread streams were told {told} of {} reports, {} MiB more at the peak, {layout:?}",
+            STREAMS * PORTIONS * STEPS,
+            more / MIB
+        );
+        assert!(lost > 0.0, "nothing was lost: the sockets took it all");
+        assert_eq!(told + lost as usize, STREAMS * PORTIONS * STEPS);
+        assert!(more < 600 * MIB, "{} MiB", more / MIB);
+        base.wait_until_back(&gateway);
+        bystander.works(&script);
+    });
+}
