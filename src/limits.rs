@@ -89,6 +89,10 @@ pub const STREAM_WRITE_BYTES: usize = 16 << 10;
 /// subscribed one.
 pub const SUB_RESOURCE_MARKS_MAX: usize = 64;
 
+/// Requests about subscriptions that the server has not answered, at most; over it
+/// a subscription is refused. Restored ones are never refused.
+pub const LEDGER_REQUESTS_MAX: usize = 16_384;
+
 /// Longest URI of an update that is passed on, bytes: a session may hold some
 /// dozens that its client did not choose.
 pub const UPDATED_URI_BYTES_MAX: usize = 16 << 10;

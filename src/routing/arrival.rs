@@ -46,6 +46,7 @@ impl ShardState {
         is_error: bool,
         now: Millis,
     ) -> Answered {
+        self.now = now;
         let about = self.calls.get(id).filter(|call| call.sent);
         let answered = match about.map(|call| call.about) {
             None => Answered::Late,
@@ -54,13 +55,8 @@ impl ShardState {
             }
             Some(about) => self.task_answer(id, about, line, is_error),
         };
-        match &answered {
-            Answered::Late => self.late_answer(id, line),
-            Answered::Call(call) | Answered::Instead { call, .. } => {
-                if let Some(session) = self.sessions.get_mut(call.session) {
-                    session.last_used = now;
-                }
-            }
+        if let Answered::Late = answered {
+            self.late_answer(id, line);
         }
         answered
     }

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use indexmap::IndexSet;
 
 use super::drops::DropReason;
-use super::ledger::{self, Ask, Ledger, Refusal};
+use super::ledger::{self, Ask, Ledger, Refusal, Told};
 use super::letters::{Kind, Note, ToShard};
 use super::log_level::{Level, LogLevel};
 use super::server_line::{Route, route};
 use super::time::Millis;
 use super::upstream_id::UpstreamId;
-use crate::limits::{HUB_ANSWERS_BYTES, UPDATED_URI_BYTES_MAX};
+use crate::limits::{HUB_ANSWERS_BYTES, LEDGER_REQUESTS_MAX, ORPHANS_MAX, UPDATED_URI_BYTES_MAX};
 use crate::wire::handshake::{Handshake, HandshakeError, Offer};
 use crate::wire::notice::Kinds;
 use crate::wire::reply::{self, json_string};
@@ -76,6 +76,9 @@ pub struct HubState {
     ledger: Ledger,
     /// Tasks without an owner that the server was asked to cancel.
     cancels: HashSet<UpstreamId, ahash::RandomState>,
+    /// How long the server may take to answer.
+    timeout_ms: u64,
+    log_level_due: Millis,
     /// The hub's own lines to the server.
     lines: Vec<u8>,
     /// What has changed since the last [`HubState::flush`]: a server that says so
@@ -107,6 +110,8 @@ impl HubState {
             has_logging: false,
             ledger: Ledger::new(hasher.hash_one(1u64), timeout_ms),
             cancels: HashSet::with_hasher(hasher.clone()),
+            timeout_ms,
+            log_level_due: Millis::NEVER,
             lines: Vec::new(),
             changed: Kinds::NONE,
             updated: IndexSet::with_hasher(hasher),
@@ -122,6 +127,11 @@ impl HubState {
         &self.ledger
     }
 
+    /// Requests to cancel a task that the server has not answered.
+    pub fn cancels(&self) -> usize {
+        self.cancels.len()
+    }
+
     fn next_id(sequence: &mut u32) -> UpstreamId {
         let id = UpstreamId::of_hub(*sequence);
         *sequence = sequence.wrapping_add(1);
@@ -135,6 +145,7 @@ impl HubState {
         self.log_level.restart();
         self.log_level_id = None;
         self.has_logging = false;
+        self.cancels.clear();
         let id = Self::next_id(&mut self.sequence);
         self.handshake_id = Some(id);
         self.request(id, "initialize", |out| {
@@ -323,6 +334,13 @@ impl HubState {
         let is_current = epoch == self.epoch;
         for note in notes {
             match note {
+                Note::Want(uri) if is_current && self.ledger.requests() >= LEDGER_REQUESTS_MAX => {
+                    let told = Told::Refused(Refusal {
+                        code: i64::from(reply::INTERNAL_ERROR),
+                        message: reply::Reason::Overloaded.sentence().into(),
+                    });
+                    shards.letter(shard, ToShard::Told { uri, told });
+                }
                 Note::Want(uri) if is_current => {
                     self.with_ledger(shards, |ledger, next_id, acts| {
                         ledger.want(shard, &uri, now, next_id, acts);
@@ -340,6 +358,10 @@ impl HubState {
 
     fn cancel_task(&mut self, task: &str) {
         let id = Self::next_id(&mut self.sequence);
+        if self.cancels.len() >= ORPHANS_MAX {
+            // A server that never answers these: its late answers are unknown then.
+            self.cancels.clear();
+        }
         self.cancels.insert(id);
         self.request(id, "tasks/cancel", |out| {
             out.extend_from_slice(br#"{"taskId":"#);
@@ -350,6 +372,10 @@ impl HubState {
 
     /// Time passes.
     pub fn tick(&mut self, now: Millis, shards: &mut impl Shards) {
+        if self.log_level_id.is_some() && self.log_level_due <= now {
+            self.log_level_id = None;
+            self.log_level.answered();
+        }
         self.with_ledger(shards, |ledger, next_id, acts| {
             ledger.tick(now, next_id, acts);
         });
@@ -410,7 +436,7 @@ impl HubState {
     /// The most verbose log level of each shard's sessions, in the shards' order.
     /// If the server is to be told another one than it has, the request for it is
     /// among the hub's lines then.
-    pub fn log_levels(&mut self, levels: impl Iterator<Item = Option<Level>>) {
+    pub fn log_levels(&mut self, levels: impl Iterator<Item = Option<Level>>, now: Millis) {
         if !self.has_logging {
             return;
         }
@@ -422,6 +448,7 @@ impl HubState {
         };
         let id = Self::next_id(&mut self.sequence);
         self.log_level_id = Some(id);
+        self.log_level_due = now.after(self.timeout_ms);
         self.request(id, "logging/setLevel", |out| {
             out.extend_from_slice(br#"{"level":"#);
             json_string(out, level);

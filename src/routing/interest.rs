@@ -7,7 +7,7 @@ use std::rc::Rc;
 use indexmap::IndexSet;
 
 use super::marks::Update;
-use super::session::SessionKey;
+use super::session::{SessionId, SessionKey};
 use super::upstream_id::UpstreamId;
 use super::uri_index::{UriIndex, UriKey};
 
@@ -17,6 +17,8 @@ use super::uri_index::{UriIndex, UriKey};
 pub struct Waiter {
     pub call: UpstreamId,
     pub session: SessionKey,
+    /// Tells the session from a later one in the same place.
+    pub session_id: SessionId,
     /// The session has unsubscribed meanwhile: it is answered, and not recorded.
     pub is_void: bool,
 }
@@ -52,7 +54,14 @@ pub struct Interests {
     covering: Vec<UriKey>,
     /// Subscriptions: pairs of a session and a URI that it holds.
     held: usize,
+    /// Those who wait, their calls still in flight or not.
+    waiting: usize,
+    /// Bytes of all URIs on the book.
+    uri_bytes: usize,
 }
+
+/// Bytes that a URI or a waiter takes besides its text, about.
+const ENTRY_BYTES: usize = 256;
 
 impl Interests {
     pub fn new(hasher: ahash::RandomState) -> Interests {
@@ -62,6 +71,8 @@ impl Interests {
             hasher,
             covering: Vec::new(),
             held: 0,
+            waiting: 0,
+            uri_bytes: 0,
         }
     }
 
@@ -77,6 +88,11 @@ impl Interests {
     /// Subscriptions of all sessions.
     pub fn held(&self) -> usize {
         self.held
+    }
+
+    /// Bytes that the book takes, about.
+    pub fn bytes(&self) -> usize {
+        self.uri_bytes + (self.len() + self.waiting) * ENTRY_BYTES
     }
 
     /// Whether the server is subscribed to `uri` for a session of this shard:
@@ -107,6 +123,7 @@ impl Interests {
     /// A call waits for `uri`, which nobody holds. True if the ledger is to be
     /// asked.
     pub fn wait(&mut self, waiter: Waiter, uri: &str) -> bool {
+        self.waiting += 1;
         let known = self.index.find(uri).and_then(|key| self.index.get_mut(key));
         match known {
             Some(Interest::Asking(waiters)) => {
@@ -118,10 +135,24 @@ impl Interests {
                 false
             }
             None => {
-                self.index.insert(uri, Interest::Asking(vec![waiter]));
+                self.insert(uri, Interest::Asking(vec![waiter]));
                 true
             }
         }
+    }
+
+    fn insert(&mut self, uri: &str, interest: Interest) -> UriKey {
+        self.uri_bytes += uri.len();
+        self.index.insert(uri, interest)
+    }
+
+    fn remove(&mut self, key: UriKey) -> Option<(Box<str>, Interest)> {
+        let removed = self.index.remove(key)?;
+        self.uri_bytes -= removed.0.len();
+        if let Interest::Asking(waiters) = &removed.1 {
+            self.waiting -= waiters.len();
+        }
+        Some(removed)
     }
 
     /// A session unsubscribes. Returns the place that it held, if it did, and
@@ -153,7 +184,7 @@ impl Interests {
         };
         self.held -= usize::from(sessions.swap_remove(&session));
         match sessions.is_empty() {
-            true => self.index.remove(key).map(|(uri, _)| uri),
+            true => self.remove(key).map(|(uri, _)| uri),
             false => None,
         }
     }
@@ -162,7 +193,7 @@ impl Interests {
     pub fn take_waiters(&mut self, uri: &str) -> Option<Vec<Waiter>> {
         let key = self.index.find(uri)?;
         match self.index.get(key) {
-            Some(Interest::Asking(_)) => match self.index.remove(key) {
+            Some(Interest::Asking(_)) => match self.remove(key) {
                 Some((_, Interest::Asking(waiters))) => Some(waiters),
                 _ => None,
             },
@@ -176,13 +207,9 @@ impl Interests {
         let mut holders = Holders::with_hasher(self.hasher.clone());
         holders.extend(sessions.iter().copied());
         self.held += holders.len();
-        self.index.insert(
-            uri,
-            Interest::Held {
-                sessions: holders,
-                update: Update::new(uri, &self.hasher),
-            },
-        )
+        let update = Update::new(uri, &self.hasher);
+        let sessions = holders;
+        self.insert(uri, Interest::Held { sessions, update })
     }
 
     /// The subscription is lost. Returns its place and who held it.
@@ -192,20 +219,25 @@ impl Interests {
             return None;
         };
         let sessions: Vec<_> = sessions.iter().copied().collect();
-        self.index.remove(key);
+        self.remove(key);
         self.held -= sessions.len();
         Some((key, sessions))
     }
 
-    /// The server is gone: nobody is told what the ledger was asked.
-    pub fn forget_waiters(&mut self) {
+    /// The server is gone: nobody is told what the ledger was asked. Returns those
+    /// who waited.
+    pub fn forget_waiters(&mut self) -> Vec<Waiter> {
         let asking = self.index.iter().filter_map(|(key, _, interest)| {
             matches!(interest, Interest::Asking(_)).then_some(key)
         });
         let asking: Vec<_> = asking.collect();
-        asking.into_iter().for_each(|key| {
-            self.index.remove(key);
-        });
+        let mut waiters = Vec::new();
+        for key in asking {
+            if let Some((_, Interest::Asking(of_uri))) = self.remove(key) {
+                waiters.extend(of_uri);
+            }
+        }
+        waiters
     }
 
     /// Who is to be told that `uri` was updated: each holder of a URI that covers
@@ -249,6 +281,7 @@ mod tests {
         Waiter {
             call: UpstreamId::of_call(0, 1, 1),
             session,
+            session_id: SessionId(7),
             is_void: false,
         }
     }
@@ -271,8 +304,9 @@ mod tests {
         assert!(interests.wait(waiter(ONE), "a:b"));
         assert!(!interests.wait(waiter(TWO), "a:b"));
         assert!(told(&mut interests, "a:b").is_empty(), "not agreed yet");
+        assert_eq!(interests.bytes(), 3 + 3 * ENTRY_BYTES);
         assert_eq!(interests.take_waiters("a:b").unwrap().len(), 2);
-        assert!(interests.is_empty());
+        assert_eq!((interests.len(), interests.bytes()), (0, 0));
     }
 
     #[test]
@@ -324,6 +358,6 @@ mod tests {
         assert_eq!(interests.lose("a:b").unwrap().1, [ONE, TWO]);
         assert_eq!(interests.lose("a:b"), None);
         assert!(interests.is_empty());
-        assert_eq!(interests.held(), 0);
+        assert_eq!((interests.held(), interests.bytes()), (0, 0));
     }
 }

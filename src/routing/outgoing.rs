@@ -150,6 +150,11 @@ impl Outgoing {
         self.unwritten = self.unwritten.saturating_sub(bytes);
     }
 
+    /// Bytes handed over and not yet written.
+    pub fn unwritten_bytes(&self) -> usize {
+        self.unwritten
+    }
+
     /// Bytes that wait beyond the window.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes

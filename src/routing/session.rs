@@ -92,6 +92,8 @@ pub struct Session {
     pub writing: Vec<(StreamId, Marks)>,
     /// The URIs that it is subscribed to.
     pub held: Option<Box<HashSet<UriKey, ahash::RandomState>>>,
+    /// The subscriptions that it asked for and that the ledger has not spoken of.
+    pub asking: u32,
     pub tasks: Option<Box<SessionTasks>>,
     /// When the session is next looked at; see [`super::shard`].
     pub deadline: Deadline,
@@ -185,6 +187,7 @@ impl Sessions {
             marks: None,
             writing: Vec::new(),
             held: None,
+            asking: 0,
             tasks: None,
             deadline: Deadline::default(),
         }) as u32);

@@ -101,6 +101,8 @@ pub struct ShardState {
     /// The last handshake: `initialize` is answered from it also while the
     /// upstream is down.
     handshake: Option<Arc<Handshake>>,
+    /// When something happened last.
+    pub(super) now: Millis,
     /// Which child the calls go to, while one is there.
     pub(super) epoch: Option<u64>,
     pub(super) is_draining: bool,
@@ -133,6 +135,7 @@ impl ShardState {
             notes: Vec::new(),
             hasher,
             handshake: None,
+            now,
             epoch: None,
             is_draining: false,
             streams: 0,
@@ -179,15 +182,27 @@ impl ShardState {
             if let Some(session) = self.sessions.get_mut(session)
                 && let Some(call) = self.calls.end(session, id)
             {
+                session.last_used = self.now;
                 acts.push(Act::End(Ended {
                     call,
                     reason: Reason::UpstreamDown,
                 }));
             }
         }
-        self.interests.forget_waiters();
+        let waiters = self.interests.forget_waiters();
+        self.settle_waiters(&waiters);
         self.notes.retain(|note| matches!(note, Note::Release(_)));
         self.forget_tasks();
+    }
+
+    /// Call slots that tasks keep.
+    pub fn task_slots(&self) -> usize {
+        self.calls.tasks()
+    }
+
+    /// URIs that sessions want or have.
+    pub fn uris(&self) -> usize {
+        self.interests.len()
     }
 
     /// Calls in flight.
@@ -225,6 +240,7 @@ impl ShardState {
 
     /// The session's client was heard.
     pub fn touch(&mut self, key: SessionKey, now: Millis) {
+        self.now = now;
         if let Some(session) = self.sessions.get_mut(key) {
             session.last_used = now;
             session.used = true;
@@ -306,7 +322,9 @@ impl ShardState {
 
     pub(super) fn end_call(&mut self, id: UpstreamId) -> Option<Call> {
         let session = self.calls.get(id)?.session;
-        self.calls.end(self.sessions.get_mut(session)?, id)
+        let session = self.sessions.get_mut(session)?;
+        session.last_used = self.now;
+        self.calls.end(session, id)
     }
 
     /// Sets the deadline of a call last heard of at `heard`. One that waits for a
@@ -337,6 +355,7 @@ impl ShardState {
     /// Time passes: calls that are due end with `timeout`, sessions that nobody
     /// used end.
     pub fn tick(&mut self, now: Millis, acts: &mut Vec<Act>) {
+        self.now = now;
         for entry in self.call_wheel.fired(now) {
             let Some((id, deadline)) = self.calls.deadline(entry.0) else {
                 continue;

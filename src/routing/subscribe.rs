@@ -61,7 +61,7 @@ impl ShardState {
         if self.interests.holds(key, &uri) {
             return granted();
         }
-        if !self.may_hold_another(key) {
+        if !self.may_ask_for_another(key, &uri) {
             return failed(incoming.raw_id(), Reason::Overloaded);
         }
         if self.interests.is_held(&uri) {
@@ -74,9 +74,14 @@ impl ShardState {
             Ok(id) => id,
             Err(step) => return step,
         };
+        let Some(session) = self.sessions.get_mut(key) else {
+            return failed(incoming.raw_id(), Reason::SessionEnded);
+        };
+        session.asking += 1;
         let waiter = Waiter {
             call: id,
             session: key,
+            session_id: session.id,
             is_void: false,
         };
         if self.interests.wait(waiter, &uri) {
@@ -109,6 +114,27 @@ impl ShardState {
             self.notes.push(Note::Release(uri.into()));
         }
         Step::Answer(reply::result(incoming.raw_id(), b"{}"))
+    }
+
+    /// What is asked for counts until the ledger has spoken, also when the call was
+    /// cancelled meanwhile; and the book of all sessions is bounded.
+    fn may_ask_for_another(&self, key: SessionKey, uri: &str) -> bool {
+        let session = self.sessions.get(key);
+        let held = session.and_then(|session| session.held.as_ref());
+        let held = held.map_or(0, |held| held.len());
+        let asking = session.map_or(0, |session| session.asking as usize);
+        held + asking < self.limits.subscriptions_per_session_max
+            && self.interests.bytes() + uri.len() < self.limits.waiting_bytes_max
+    }
+
+    /// These no longer wait for the ledger.
+    pub(super) fn settle_waiters(&mut self, waiters: &[Waiter]) {
+        for waiter in waiters {
+            let session = self.sessions.get_mut(waiter.session);
+            if let Some(session) = session.filter(|session| session.id == waiter.session_id) {
+                session.asking -= 1;
+            }
+        }
     }
 
     fn may_hold_another(&self, key: SessionKey) -> bool {
@@ -168,7 +194,9 @@ impl ShardState {
         acts: &mut Vec<Act>,
         mut act: impl FnMut(super::calls::Call) -> Act,
     ) {
-        for waiter in self.interests.take_waiters(uri).unwrap_or_default() {
+        let waiters = self.interests.take_waiters(uri).unwrap_or_default();
+        self.settle_waiters(&waiters);
+        for waiter in waiters {
             // One that was cancelled, or whose session has ended, is no more.
             acts.extend(self.end_call(waiter.call).map(&mut act));
         }
@@ -183,6 +211,7 @@ impl ShardState {
             }
             return;
         };
+        self.settle_waiters(&waiters);
         let mut sessions = indexmap::IndexSet::with_hasher(self.hasher.clone());
         for waiter in waiters {
             let Some(call) = self.end_call(waiter.call) else {

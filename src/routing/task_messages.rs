@@ -22,6 +22,17 @@ use crate::wire::splice::Edit;
 use crate::wire::task;
 use crate::wire::version::Version;
 
+/// Whether an error of the server's says that the parameters are wrong.
+fn is_invalid_params(line: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Error {
+        code: i64,
+    }
+    let error = scan::scan(line).ok().and_then(|envelope| envelope.error);
+    let error = error.and_then(|span| serde_json::from_slice::<Error>(span.of(line)).ok());
+    error.is_some_and(|error| error.code == i64::from(reply::INVALID_PARAMS))
+}
+
 impl ShardState {
     /// What of tasks is offered to a session.
     fn tasks_offered(&self, key: SessionKey) -> TasksOffer {
@@ -140,7 +151,10 @@ impl ShardState {
                     self.end_task(task);
                 }
             }
-            (About::TaskResult(task), Some(_)) => self.end_task(task),
+            // It answers only when the task is over, with an error if that failed.
+            (About::TaskResult(task), _) => self.end_task(task),
+            // The server has forgotten it.
+            (About::Task(task), None) if is_invalid_params(line) => self.end_task(task),
             _ => {}
         }
         self.end_call(id).map_or(Answered::Late, Answered::Call)
@@ -174,7 +188,10 @@ impl ShardState {
             Ok((task, freed)) => {
                 freed.into_iter().for_each(|slot| self.calls.end_task(slot));
                 let call = match (slot, self.sessions.get_mut(key)) {
-                    (Some(_), Some(session)) => self.calls.end_as_task(session, id, task),
+                    (Some(_), Some(session)) => {
+                        session.last_used = self.now;
+                        self.calls.end_as_task(session, id, task)
+                    }
                     _ => self.end_call(id),
                 };
                 call.map_or(Answered::Late, Answered::Call)

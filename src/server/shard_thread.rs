@@ -212,10 +212,11 @@ async fn send_lines(shard: Rc<Shard>, post: Post<Lines>) {
                 shard.counters.mailbox_to_hub.set(post.depth() as u64);
             }
             Err(PostError::Full(lines)) => {
-                let mut state = shard.state.borrow_mut();
-                state.outgoing.put_back(lines.bytes);
-                state.put_notes_back(lines.notes);
-                drop(state);
+                {
+                    let mut state = shard.state.borrow_mut();
+                    state.outgoing.put_back(lines.bytes);
+                    state.put_notes_back(lines.notes);
+                }
                 monoio::time::sleep(Duration::from_millis(1)).await;
                 shard.lines_ready.notify();
             }

@@ -326,10 +326,11 @@ impl Hub {
     fn gather(&self, bytes: &mut Vec<u8>, taken: &mut [usize]) {
         let mut state = self.state.borrow_mut();
         let mut links = self.links.borrow_mut();
+        let now = clock::now();
         let shards = links.0.len();
         let first = self.turn.get();
         self.turn.set((first + 1) % shards);
-        state.log_levels(links.0.iter().map(Link::log_level));
+        state.log_levels(links.0.iter().map(Link::log_level), now);
         state.take_lines(bytes);
         let mut notes = Vec::new();
         for step in 0..shards {
@@ -340,11 +341,11 @@ impl Hub {
             let room = UPSTREAM_WRITE_BYTES / shards;
             taken[shard] += links.0[shard].take_lines(bytes, state.epoch(), room, &mut notes);
             for (epoch, notes) in notes.drain(..) {
-                state.notes(shard, epoch, notes, &mut *links, clock::now());
+                state.notes(shard, epoch, notes, &mut *links, now);
             }
         }
         // The levels are known only now, and the notes have made lines.
-        state.log_levels(links.0.iter().map(Link::log_level));
+        state.log_levels(links.0.iter().map(Link::log_level), now);
         state.take_lines(bytes);
         if links.0.iter().any(Link::has_lines) {
             self.lines_ready.notify();
