@@ -368,11 +368,11 @@ impl Connections {
         self.is_draining
     }
 
-    /// Whether a request is being served.
+    /// Whether a request is being served or a stream has not ended.
     pub fn has_busy(&self) -> bool {
         self.table
             .iter()
-            .any(|(_, entry)| entry.phase == Phase::Busy)
+            .any(|(_, entry)| matches!(entry.phase, Phase::Busy | Phase::Stream))
     }
 
     /// The request that `to` names, if it still waits.

@@ -33,10 +33,12 @@ pub enum Verdict {
         /// Messages may come before the answer.
         may_stream: bool,
     },
-    /// A batch: these answers are there already, these calls are in flight.
+    /// A batch: these answers are there already, these calls are in flight. `sse`:
+    /// each goes out as an event, else all as one array.
     Batch {
         ready: Vec<Vec<u8>>,
         in_flight: Vec<UpstreamId>,
+        sse: bool,
     },
 }
 
@@ -443,11 +445,18 @@ impl Post<'_> {
         session: SessionKey,
         messages: &[(&[u8], Result<Envelope<'_>, ScanError>)],
     ) -> Verdict {
-        let form = match self.sse() {
-            Some(true) => Form::Stream,
-            _ => Form::Bare,
+        // An array has no place for progress, and its head goes out with its end.
+        let asks_for_progress = |scanned: &Result<Envelope<'_>, ScanError>| {
+            let envelope = scanned.as_ref().ok();
+            envelope.is_some_and(|envelope| envelope.meta_progress_token.is_some())
         };
-        let mut reply_to = self.begin(form);
+        let may_turn = may_turn_into_stream(self.head, self.shard.config.response_mode);
+        let sse = self.sse() == Some(true)
+            || may_turn && messages.iter().any(|(_, scanned)| asks_for_progress(scanned));
+        let mut reply_to = self.begin(match sse {
+            true => Form::Stream,
+            false => Form::Bare,
+        });
         let mut ready = Vec::new();
         let mut in_flight = Vec::new();
         for (part, (text, scanned)) in messages.iter().enumerate() {
@@ -474,7 +483,11 @@ impl Post<'_> {
         }
         match ready.is_empty() && in_flight.is_empty() {
             true => Verdict::accepted(),
-            false => Verdict::Batch { ready, in_flight },
+            false => Verdict::Batch {
+                ready,
+                in_flight,
+                sse,
+            },
         }
     }
 }

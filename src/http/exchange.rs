@@ -443,12 +443,14 @@ async fn answer(
         Verdict::Call { id, may_stream } => {
             await_json(connection, head, manner, id, may_stream).await
         }
-        Verdict::Batch { ready, in_flight } if sse => {
-            await_stream(connection, manner, ready, &in_flight).await
-        }
-        Verdict::Batch { ready, in_flight } => {
-            await_array(connection, manner, ready, &in_flight).await
-        }
+        Verdict::Batch {
+            ready,
+            in_flight,
+            sse: true,
+        } => await_stream(connection, manner, ready, &in_flight).await,
+        Verdict::Batch {
+            ready, in_flight, ..
+        } => await_array(connection, manner, ready, &in_flight).await,
     }
 }
 

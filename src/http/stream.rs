@@ -13,7 +13,7 @@ use monoio::buf::IoBuf;
 use monoio::io::{AsyncReadRent, AsyncWriteRent, OwnedReadHalf, OwnedWriteHalf};
 use monoio::net::TcpStream;
 
-use super::connections::{ConnectionKey, Wake};
+use super::connections::{ConnectionKey, Phase, Wake};
 use super::response;
 use super::shard::Shard;
 use crate::limits::{LINGER_MS, STREAM_IGNORED_BYTES_MAX};
@@ -247,6 +247,7 @@ impl Stream {
         if !self.write(bytes).await || self.write.shutdown().await.is_err() {
             return;
         }
+        self.open.shard.enter(self.open.key, Phase::Idle);
         self.deadline_in(LINGER_MS);
         poll_fn(|cx| {
             let is_gone = self.poll_client(cx).is_ready();

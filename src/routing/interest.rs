@@ -63,6 +63,9 @@ pub struct Interests {
 /// Bytes that a URI or a waiter takes besides its text, about.
 const ENTRY_BYTES: usize = 256;
 
+/// Bytes that a session's subscription takes, about.
+const HELD_BYTES: usize = 48;
+
 impl Interests {
     pub fn new(hasher: ahash::RandomState) -> Interests {
         let secret = hasher.hash_one(0u64);
@@ -92,7 +95,7 @@ impl Interests {
 
     /// Bytes that the book takes, about.
     pub fn bytes(&self) -> usize {
-        self.uri_bytes + (self.len() + self.waiting) * ENTRY_BYTES
+        self.uri_bytes + (self.len() + self.waiting) * ENTRY_BYTES + self.held * HELD_BYTES
     }
 
     /// Whether the server is subscribed to `uri` for a session of this shard:

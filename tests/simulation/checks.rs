@@ -110,7 +110,6 @@ pub(crate) struct Call {
     /// Which child it was begun for.
     pub(crate) epoch: u64,
     pub(crate) begun_ms: u64,
-    pub(crate) last_heard_ms: u64,
     /// Progress may come before its answer.
     pub(crate) may_stream: bool,
     /// The gateway has it in flight.
@@ -135,8 +134,12 @@ pub(crate) struct Call {
     pub(crate) got: usize,
     pub(crate) next_progress: usize,
     pub(crate) answer: Answer,
-    /// The server's task that it has made.
+    /// The server has said that it made a task.
     pub(crate) has_task: bool,
+    /// An answer of the server was too long to be read.
+    pub(crate) is_too_long: bool,
+    /// And that was the first that the hub read.
+    pub(crate) is_too_long_read: bool,
 }
 
 /// Every call of a run.

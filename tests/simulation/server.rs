@@ -88,6 +88,17 @@ impl Abilities {
         )
     }
 
+    /// Whether sessions of this server would miss something with another one.
+    pub(crate) fn has_more_than(&self, other: &Abilities) -> bool {
+        let misses = |has: bool, has_still: bool| has && !has_still;
+        misses(self.logging, other.logging)
+            || misses(self.has_subscribe(), other.has_subscribe())
+            || misses(self.tasks, other.tasks)
+            || misses(self.tasks && self.task_list, other.tasks && other.task_list)
+            || misses(self.tasks && self.task_cancel, other.tasks && other.task_cancel)
+            || self.lists.iter().any(|list| !other.lists.contains(list))
+    }
+
     pub(crate) fn has_subscribe(&self) -> bool {
         self.subscribe && self.lists.contains(&"resources")
     }
@@ -540,6 +551,7 @@ impl Server {
         if dice.chance(settings.faults.too_long) {
             record.tally.count("answers that are too long");
             let id = UpstreamId::read(digits.as_bytes()).expect("it was read before").id;
+            record.calls[number].is_too_long = true;
             self.say("", About::TooLong(number, id));
             return;
         }
@@ -548,7 +560,7 @@ impl Server {
         self.serial += 1;
         let serial = self.serial;
         let result = match ask {
-            Ask::MakeTask if self.abilities.tasks && dice.chance(90) => {
+            Ask::MakeTask if self.makes_task(number, record) && dice.chance(90) => {
                 let task = self.make_task(number, nonce, digits, dice, record);
                 format!(r#"{{"task":{task},"_meta":{{"n":{serial}}}}}"#)
             }
@@ -585,6 +597,13 @@ impl Server {
             false => digits.to_owned(),
         };
         self.say(line.fill(&id, "", ""), about);
+    }
+
+    /// Whether an answer may tell of a task: the first one, or a repeated one.
+    fn makes_task(&self, number: usize, record: &Record) -> bool {
+        let call = &record.calls[number];
+        let is_first = call.replies.is_empty() && !call.is_too_long;
+        self.abilities.tasks && (is_first || call.has_task)
     }
 
     fn some_result(&mut self, nonce: Nonce, serial: usize, dice: &mut Dice, settings: &Settings) -> String {

@@ -31,7 +31,7 @@ fn progress_of(steps: u32) -> Vec<Step> {
     (1..=steps).map(step).collect()
 }
 
-/// Calls `slow` and checks that all its progress had come when its result did.
+/// Calls `slow` and checks that all its progress comes, in order and before its result.
 async fn progress(connection: &Connection, steps: u32, interval_ms: u32) -> Result<(), Fault> {
     let arguments = json!({ "steps": steps, "interval_ms": interval_ms });
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params("slow", arguments)));
@@ -42,13 +42,25 @@ async fn progress(connection: &Connection, steps: u32, interval_ms: u32) -> Resu
         .map_err(fault)?;
     let token = handle.progress_token.clone();
     let result = handle.await_response().await.map_err(fault)?;
+    // rmcp gives each notification to a task of its own, which may get its turn after the
+    // caller: what came before the result is seen on the call's stream.
+    let call = connection.recorder.of("tools/call").pop();
+    let events = call.map(|call| call.events).unwrap_or_default();
+    let is_result = |event: &String| event.contains("\"result\"");
+    let before = events.iter().take_while(|event| !is_result(event)).count();
+    let expected = progress_of(steps);
+    must!(
+        before == expected.len(),
+        "{before} messages before the result of {steps} steps"
+    );
+    until(|| connection.listener.progress(&token).len() >= expected.len()).await;
     let told = connection.listener.progress(&token);
     let ServerResult::CallToolResult(result) = result else {
         return Err(format!("no result of a tool: {result:?}"));
     };
     let said = text(&result);
     must!(said == format!("done after {steps} steps"), "{said}");
-    must!(told == progress_of(steps), "of {steps} steps: {told:?}");
+    must!(told == expected, "of {steps} steps: {told:?}");
     Ok(())
 }
 

@@ -1,10 +1,11 @@
 //! rmcp's own HTTP client with a record of what went through it: the JSON-RPC
-//! method, the session and how it ended. It adds and changes nothing.
+//! method, the session, how it ended and what an answer that is a stream said. It adds
+//! and changes nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, StreamExt};
 use http::{HeaderName, HeaderValue};
 use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_client::{
@@ -21,6 +22,8 @@ pub struct Exchange {
     pub session: Option<String>,
     /// Absent until the exchange ends; then the error's text, if it ended so.
     pub ended: Option<Result<(), String>>,
+    /// The messages of a POST's answer that is a stream, as they came.
+    pub events: Vec<String>,
 }
 
 #[derive(Clone)]
@@ -70,11 +73,33 @@ impl Recorder {
             method,
             session: session.map(|id| id.to_string()),
             ended: None,
+            events: Vec::new(),
         });
         Open {
             recorder: self,
             index: seen.len() - 1,
         }
+    }
+
+    /// The response with a note of each of its events at the moment at which it is read.
+    fn noted(
+        &self,
+        index: usize,
+        response: StreamableHttpPostResponse,
+    ) -> StreamableHttpPostResponse {
+        let StreamableHttpPostResponse::Sse(stream, session) = response else {
+            return response;
+        };
+        let recorder = self.clone();
+        let noted = stream.inspect(move |event| {
+            if let Ok(Sse {
+                data: Some(data), ..
+            }) = event
+            {
+                recorder.lock()[index].events.push(data.clone());
+            }
+        });
+        StreamableHttpPostResponse::Sse(noted.boxed(), session)
     }
 }
 
@@ -111,11 +136,12 @@ impl StreamableHttpClient for Recorder {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
         let open = self.begin(method_of(&message), session_id.as_ref());
+        let index = open.index;
         let outcome = self
             .inner
             .post_message(uri, message, session_id, auth_header, custom_headers)
             .await;
-        open.end(outcome)
+        Ok(self.noted(index, open.end(outcome)?))
     }
 
     async fn post_message_with_response_limits(
@@ -128,6 +154,7 @@ impl StreamableHttpClient for Recorder {
         limits: StreamableHttpResponseLimits,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
         let open = self.begin(method_of(&message), session_id.as_ref());
+        let index = open.index;
         let outcome = self
             .inner
             .post_message_with_response_limits(
@@ -139,7 +166,7 @@ impl StreamableHttpClient for Recorder {
                 limits,
             )
             .await;
-        open.end(outcome)
+        Ok(self.noted(index, open.end(outcome)?))
     }
 
     async fn delete_session(
