@@ -146,10 +146,12 @@ const ROUNDS: usize = 60;
 
 fn flood(script: &Script<'_>, uris: &[String]) {
     let lines: Vec<String> = uris.iter().map(|uri| update(uri)).collect();
-    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    for _ in 0..ROUNDS {
-        script.say(&lines);
-    }
+    let last = br#"{"jsonrpc":"2.0","id":@ID@,"result":{}}"#;
+    let line = hex(lines.join("\n").as_bytes());
+    script.tool(
+        "repeat",
+        &json!({ "count": ROUNDS, "line": line, "last": hex(last) }),
+    );
 }
 
 /// A stream that is not read is the trouble of nobody, its own session's calls included; what it has missed

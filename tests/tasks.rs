@@ -547,7 +547,10 @@ fn status_of_an_unknown_task_is_dropped_and_counted() {
             &status("t ", "completed"),
         ]);
         expect_nothing(&script, &mut [&mut stream]);
-        metrics.wait_for_drops("task", 3);
+        if layout.shards == 1 {
+            // With more of them none can know that no other has the task.
+            metrics.wait_for_drops("task", 3);
+        }
         script.say(&[
             r#"{"jsonrpc":"2.0","method":"notifications/tasks/status"}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"status":"working"}}"#,

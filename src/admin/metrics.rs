@@ -69,7 +69,7 @@ const GAUGES: [OfShard; 7] = [
 ];
 
 /// The encoder appends `_total` to each name.
-const COUNTERS: [OfShard; 8] = [
+const COUNTERS: [OfShard; 9] = [
     ("received_bytes", "Bytes read from clients.", |s| {
         s.received_bytes
     }),
@@ -88,6 +88,11 @@ const COUNTERS: [OfShard; 8] = [
         "replaced_streams",
         "GET streams that a newer one of the same session replaced.",
         |s| s.replaced_streams,
+    ),
+    (
+        "lost_subscriptions",
+        "Subscriptions that the restarted server has refused.",
+        |s| s.lost_subscriptions,
     ),
     (
         "progress_events",
@@ -368,6 +373,7 @@ mod tests {
         shard.replaced_streams = 22;
         shard.progress_events = 23;
         shard.stream_events = 24;
+        shard.lost_subscriptions = 25;
         snapshot.hub.drops[DropReason::NotJson as usize] = 15;
         snapshot.hub.quoted_ids = 16;
         snapshot.hub.upstream_restarts = 17;
@@ -390,6 +396,7 @@ mod tests {
             ("ringway_replaced_streams_total{shard=\"1\"}", "22"),
             ("ringway_progress_events_total{shard=\"1\"}", "23"),
             ("ringway_stream_events_total{shard=\"1\"}", "24"),
+            ("ringway_lost_subscriptions_total{shard=\"1\"}", "25"),
             (
                 "ringway_mailbox_depth{shard=\"1\",mailbox=\"to_shard\"}",
                 "9",
@@ -460,7 +467,7 @@ mod tests {
     }
 
     /// What dashboards and alarms are built on: a name that goes breaks them.
-    const NAMES: [&str; 26] = [
+    const NAMES: [&str; 27] = [
         "ringway_build_info",
         "ringway_buffered_bytes",
         "ringway_call_duration_seconds",
@@ -472,6 +479,7 @@ mod tests {
         "ringway_evicted_connections_total",
         "ringway_handovers_total",
         "ringway_http_requests_total",
+        "ringway_lost_subscriptions_total",
         "ringway_mailbox_depth",
         "ringway_progress_events_total",
         "ringway_quoted_ids_total",

@@ -61,6 +61,8 @@ pub struct ShardSnapshot {
     pub evicted_connections: u64,
     /// GET streams that a newer one of the same session replaced.
     pub replaced_streams: u64,
+    /// Subscriptions that a restarted server has refused.
+    pub lost_subscriptions: u64,
     /// Progress messages put on clients' streams.
     pub progress_events: u64,
     /// Events put on GET streams.

@@ -452,7 +452,10 @@ impl Post<'_> {
         };
         let may_turn = may_turn_into_stream(self.head, self.shard.config.response_mode);
         let sse = self.sse() == Some(true)
-            || may_turn && messages.iter().any(|(_, scanned)| asks_for_progress(scanned));
+            || may_turn
+                && messages
+                    .iter()
+                    .any(|(_, scanned)| asks_for_progress(scanned));
         let mut reply_to = self.begin(match sse {
             true => Form::Stream,
             false => Form::Bare,

@@ -563,7 +563,16 @@ impl Shard {
     /// What the ledger says about a URI.
     pub fn told(&self, uri: &str, told: Told) {
         let mut acts = Vec::new();
-        self.state.borrow_mut().told(uri, told, &mut acts);
+        let lost = self.state.borrow_mut().told(uri, told, &mut acts);
+        if lost > 0 {
+            self.counters.subscriptions_lost.add(lost as u64);
+            tracing::warn!(
+                shard = self.index,
+                ?uri,
+                sessions = lost,
+                "the restarted server no longer takes a subscription"
+            );
+        }
         self.perform(acts);
     }
 

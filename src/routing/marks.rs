@@ -136,9 +136,9 @@ impl Marks {
         }
     }
 
-    /// Forgets every task.
-    pub fn forget_tasks(&mut self) {
-        self.tasks.clear();
+    /// Forgets these tasks.
+    pub fn forget_tasks(&mut self, is_gone: impl Fn(TaskKey) -> bool) {
+        self.tasks.retain(|mark| !is_gone(mark.task));
     }
 
     /// Takes the marks of the next write out, at most about

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use slab::Slab;
 
 use super::marks::Marks;
-use super::tasks::SessionTasks;
+use super::tasks::{SessionTasks, TaskKey};
 use super::time::Millis;
 use super::uri_index::UriKey;
 use super::wheel::Deadline;
@@ -113,6 +113,19 @@ impl Session {
         let had_marks = self.has_marks();
         self.changed = self.changed.with(kinds);
         self.stream.filter(|_| !had_marks)
+    }
+
+    /// Nothing more is told of these tasks, not even if a write of it fails.
+    pub fn forget_tasks(&mut self, is_gone: impl Fn(TaskKey) -> bool) {
+        if let Some(marks) = &mut self.marks {
+            marks.forget_tasks(&is_gone);
+            if marks.is_empty() {
+                self.marks = None;
+            }
+        }
+        for (_, marks) in &mut self.writing {
+            marks.forget_tasks(&is_gone);
+        }
     }
 
     pub fn has_marks(&self) -> bool {

@@ -158,8 +158,8 @@ impl ShardState {
         self.interests.held()
     }
 
-    /// What the ledger says about a URI.
-    pub fn told(&mut self, uri: &str, told: Told, acts: &mut Vec<Act>) {
+    /// What the ledger says about a URI. Returns how many sessions have lost it.
+    pub fn told(&mut self, uri: &str, told: Told, acts: &mut Vec<Act>) -> usize {
         match told {
             Told::Agreed => self.agreed(uri, acts),
             Told::Refused(refusal) => self.end_waiters(uri, acts, |call| Act::Answer {
@@ -176,16 +176,18 @@ impl ShardState {
             Told::Updated => self.updated(uri, acts),
             Told::Lost => {
                 let Some((place, sessions)) = self.interests.lose(uri) else {
-                    return;
+                    return 0;
                 };
-                for key in sessions {
-                    let session = self.sessions.get_mut(key);
+                for key in &sessions {
+                    let session = self.sessions.get_mut(*key);
                     if let Some(held) = session.and_then(|session| session.held.as_mut()) {
                         held.remove(&place);
                     }
                 }
+                return sessions.len();
             }
         }
+        0
     }
 
     fn end_waiters(

@@ -185,12 +185,17 @@ impl ShardState {
             ),
         };
         match owned {
-            Ok((task, freed)) => {
-                freed.into_iter().for_each(|slot| self.calls.end_task(slot));
+            Ok(owned) => {
+                if let Some(slot) = owned.freed {
+                    self.calls.end_task(slot);
+                }
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.forget_tasks(|task| owned.forgotten.contains(&task));
+                }
                 let call = match (slot, self.sessions.get_mut(key)) {
                     (Some(_), Some(session)) => {
                         session.last_used = self.now;
-                        self.calls.end_as_task(session, id, task)
+                        self.calls.end_as_task(session, id, owned.task)
                     }
                     _ => self.end_call(id),
                 };
@@ -304,12 +309,7 @@ impl ShardState {
         }
         for session in self.sessions.iter_mut() {
             session.tasks = None;
-            if let Some(marks) = &mut session.marks {
-                marks.forget_tasks();
-            }
-            for (_, marks) in &mut session.writing {
-                marks.forget_tasks();
-            }
+            session.forget_tasks(|_| true);
         }
     }
 

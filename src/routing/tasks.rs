@@ -79,6 +79,16 @@ impl SessionTasks {
     }
 }
 
+/// A task that a session has come to own.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Owned {
+    pub task: TaskKey,
+    /// The slot of the session's own former task of this id, to be freed.
+    pub freed: Option<UpstreamId>,
+    /// Tasks that were forgotten for it: nothing more is told of them.
+    pub forgotten: SmallVec<[TaskKey; 1]>,
+}
+
 /// Why a task cannot be a session's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotOwned {
@@ -154,8 +164,7 @@ impl Tasks {
 
     /// Records a task that the server has made for a session. The same id again
     /// replaces the session's own former task, which the server must have
-    /// forgotten; its slot is returned to be freed. Over the bound the oldest
-    /// terminal tasks are forgotten.
+    /// forgotten. Over the bound the oldest terminal tasks are forgotten.
     pub fn own(
         &mut self,
         session: SessionKey,
@@ -163,14 +172,16 @@ impl Tasks {
         id: &str,
         slot: Option<UpstreamId>,
         token: Option<Box<[u8]>>,
-    ) -> Result<(TaskKey, Option<UpstreamId>), NotOwned> {
+    ) -> Result<Owned, NotOwned> {
         let mut freed = None;
+        let mut forgotten = SmallVec::new();
         if let Some(known) = self.find(id) {
             if self.get(known).is_some_and(|task| task.session != session) {
                 return Err(NotOwned::Foreign);
             }
             freed = self.forget(known).and_then(|task| task.slot);
             of.owned.retain(|key| *key != known);
+            forgotten.push(known);
         }
         if !self.has_room(Some(of)) {
             // A slot can only be freed by the replaced task, which made room.
@@ -181,7 +192,9 @@ impl Tasks {
             let Some(place) = of.owned.iter().position(is_over) else {
                 break;
             };
-            self.forget(of.owned.remove(place));
+            let oldest = of.owned.remove(place);
+            self.forget(oldest);
+            forgotten.push(oldest);
         }
         self.next_serial = self.next_serial.wrapping_add(1);
         let serial = self.next_serial;
@@ -199,7 +212,11 @@ impl Tasks {
         };
         self.by_id.insert(id.into(), key);
         of.owned.push(key);
-        Ok((key, freed))
+        Ok(Owned {
+            task: key,
+            freed,
+            forgotten,
+        })
     }
 
     fn forget(&mut self, key: TaskKey) -> Option<Task> {
@@ -271,7 +288,7 @@ mod tests {
     fn a_foreign_task_is_as_unknown_as_none() {
         let mut tasks = tasks(9);
         let mut mine = SessionTasks::default();
-        let (key, _) = tasks.own(ONE, &mut mine, "t", slot(1), None).unwrap();
+        let key = tasks.own(ONE, &mut mine, "t", slot(1), None).unwrap().task;
         assert_eq!(tasks.find_own(ONE, "t"), Some(key));
         assert_eq!(tasks.find_own(TWO, "t"), None);
         assert_eq!(tasks.find_own(TWO, "u"), None);
@@ -287,7 +304,7 @@ mod tests {
     fn only_tasks_that_are_not_terminal_count_and_the_oldest_terminal_ones_go() {
         let mut tasks = tasks(2);
         let mut mine = SessionTasks::default();
-        let (first, _) = tasks.own(ONE, &mut mine, "1", slot(1), None).unwrap();
+        let first = tasks.own(ONE, &mut mine, "1", slot(1), None).unwrap().task;
         tasks.own(ONE, &mut mine, "2", slot(2), None).unwrap();
         assert_eq!(
             tasks.own(ONE, &mut mine, "3", slot(3), None),
@@ -295,7 +312,8 @@ mod tests {
         );
         assert_eq!(tasks.end(first), slot(1));
         assert_eq!(tasks.end(first), None, "its slot is freed once");
-        tasks.own(ONE, &mut mine, "3", slot(3), None).unwrap();
+        let owned = tasks.own(ONE, &mut mine, "3", slot(3), None).unwrap();
+        assert_eq!(owned.forgotten.as_slice(), [first]);
         assert_eq!(tasks.find_own(ONE, "1"), None);
         assert!(!tasks.has_room(Some(&mine)));
         assert_eq!(tasks.len(), 2);
@@ -307,11 +325,12 @@ mod tests {
     fn an_id_that_the_server_uses_again_is_a_new_task() {
         let mut tasks = tasks(1);
         let mut mine = SessionTasks::default();
-        let (first, _) = tasks.own(ONE, &mut mine, "t", slot(1), None).unwrap();
-        let (second, freed) = tasks.own(ONE, &mut mine, "t", slot(2), None).unwrap();
-        assert_eq!(freed, slot(1));
+        let first = tasks.own(ONE, &mut mine, "t", slot(1), None).unwrap().task;
+        let second = tasks.own(ONE, &mut mine, "t", slot(2), None).unwrap();
+        assert_eq!(second.freed, slot(1));
+        assert_eq!(second.forgotten.as_slice(), [first]);
         assert!(tasks.get(first).is_none());
-        assert_eq!(tasks.find("t"), Some(second));
+        assert_eq!(tasks.find("t"), Some(second.task));
         assert_eq!(tasks.clear(), [slot(2).unwrap()]);
     }
 

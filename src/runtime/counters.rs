@@ -59,6 +59,8 @@ pub struct Counters {
     pub evicted: Counter,
     /// GET streams that a newer one of the same session replaced.
     pub streams_replaced: Counter,
+    /// Subscriptions that a restarted server has refused.
+    pub subscriptions_lost: Counter,
     /// Progress messages for clients' streams.
     pub events_progress: Counter,
     /// Events on GET streams: changes, updates, news of tasks.

@@ -97,6 +97,7 @@ fn shard(counters: &Counters) -> ShardSnapshot {
         subscriptions: counters.subscriptions.get(),
         tasks: counters.tasks.get(),
         replaced_streams: counters.streams_replaced.get(),
+        lost_subscriptions: counters.subscriptions_lost.get(),
         progress_events: counters.events_progress.get(),
         stream_events: counters.events_marks.get(),
         calls: counters.calls.read(),

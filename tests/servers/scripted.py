@@ -162,11 +162,11 @@ def release(arguments):
 
 
 def repeat(message, arguments):
-    """Writes a line COUNT times, in as few writes as can be, and LAST with the end of it. In the line @N@ is the
+    """Writes a line (or several) COUNT times, in as few writes as can be, and LAST with the end of it. In it @N@ is the
     round, counted from FIRST, @PAD@ so many letters, and @TOKEN@ the token of this call or, in each round, of each of the held calls
     KEYS: Ringway gives a call one number as its id and its token."""
-    own = "keys" not in arguments
-    tokens = [message["params"]["_meta"]["progressToken"]] if own else [held[key] for key in arguments["keys"]]
+    own = message["params"].get("_meta", {}).get("progressToken", 0)
+    tokens = [held[key] for key in arguments["keys"]] if "keys" in arguments else [own]
     line = bytes.fromhex(arguments["line"]).replace(b"@PAD@", b"p" * arguments.get("pad", 0)) + b"\n"
     lines, size = [], 0
     first = arguments.get("first", 0)

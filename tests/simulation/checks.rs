@@ -56,16 +56,6 @@ pub(crate) enum Ask {
     Ping,
 }
 
-impl Ask {
-    /// Whether the server is asked, with the client's own text.
-    pub(crate) fn is_forwarded(&self) -> bool {
-        !matches!(
-            self,
-            Ask::Subscribe(_) | Ask::Unsubscribe(_) | Ask::SetLevel(_) | Ask::Ping
-        )
-    }
-}
-
 /// How the gateway has ended a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum How {
@@ -126,6 +116,10 @@ pub(crate) struct Call {
     pub(crate) progress: Vec<Text>,
     pub(crate) statuses: Vec<Vec<u8>>,
     pub(crate) listed: Listed,
+    /// The tasks that its session had when it was answered, and how many servers
+    /// had died by then.
+    pub(crate) owned_then: Vec<usize>,
+    pub(crate) deaths_then: usize,
     /// The answer that the hub read first, and how much progress before it.
     pub(crate) reply_read: Option<usize>,
     pub(crate) progress_read: usize,
@@ -180,13 +174,19 @@ impl Call {
     }
 
     fn is_progress(&self, message: &[u8], of: usize) -> bool {
-        self.progress.get(of).is_some_and(|text| self.filled(text) == message)
+        self.progress
+            .get(of)
+            .is_some_and(|text| self.filled(text) == message)
     }
 
     /// Checks 1, 3, 8: progress on the call's own stream.
     pub(crate) fn gets_progress(&mut self, message: &[u8]) {
         is_of_session(message, self.nonce.session);
-        assert_eq!(self.answer, Answer::Waiting, "check 3: progress after the end");
+        assert_eq!(
+            self.answer,
+            Answer::Waiting,
+            "check 3: progress after the end"
+        );
         assert!(self.token.is_some(), "check 3: nobody asked for progress");
         let mut next = self.next_progress..self.progress.len();
         let place = next.find(|place| self.is_progress(message, *place));
@@ -209,13 +209,16 @@ impl Call {
 
 impl Record {
     /// Checks 1, 2, 3, 8: the reply that ends a call.
-    pub(crate) fn gets_reply(&mut self, number: usize, message: &[u8], is_streamed: bool) {
+    pub(crate) fn gets_reply(&mut self, number: usize, message: &[u8]) {
         let call = &mut self.calls[number];
         is_of_session(message, call.nonce.session);
         assert_eq!(call.answer, Answer::Waiting, "check 2: a second reply");
         call.answer = Answer::Replied;
         let raw_id = format!(r#""id":{}"#, call.id);
-        let has_id = |text: &[u8]| text.windows(raw_id.len()).any(|part| part == raw_id.as_bytes());
+        let has_id = |text: &[u8]| {
+            text.windows(raw_id.len())
+                .any(|part| part == raw_id.as_bytes())
+        };
         match call.ended {
             Some(How::Server) => {
                 let read = call.reply_read.expect("the hub has read an answer");
@@ -226,8 +229,12 @@ impl Record {
                     "check 8: not what the server said"
                 );
                 self.tally.count("replies of the server");
-                if is_streamed && call.token.is_some() {
-                    let missing = call.progress_read - call.got.min(call.progress_read);
+                assert!(
+                    call.next_progress <= call.progress_read,
+                    "check 3: progress that came behind the answer"
+                );
+                if call.may_stream && call.token.is_some() {
+                    let missing = call.progress_read - call.got;
                     self.missing[call.shard] += missing.saturating_sub(call.dropped);
                     self.tally.many("progress delivered", call.got);
                 }

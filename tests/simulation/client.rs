@@ -27,6 +27,8 @@ pub(crate) enum Subject {
 struct Telling {
     /// When its shard last had a reason to tell it.
     due: u64,
+    /// When it last had leave to tell it instead of something else.
+    may: u64,
     /// When a stream last took it, to write it.
     taken: u64,
     /// When a stream took it whose write was done.
@@ -54,6 +56,10 @@ pub(crate) struct Client {
     pub(crate) tasks: Vec<usize>,
     /// Cursors that it was given, and what the server calls them.
     pub(crate) cursors: Vec<(String, String)>,
+    /// How many lists it was given by the present server.
+    pub(crate) lists: usize,
+    /// How many servers have died.
+    pub(crate) deaths: usize,
     telling: BTreeMap<Subject, Telling>,
     /// The connection of its newest GET stream.
     pub(crate) stream: Option<usize>,
@@ -71,7 +77,12 @@ pub(crate) fn covers(held: &str, uri: &str) -> bool {
 fn subject(message: &[u8]) -> Subject {
     let value = parsed(message);
     let method = value["method"].as_str().expect("a notification");
-    let text = |member: &str| value["params"][member].as_str().unwrap_or_default().to_owned();
+    let text = |member: &str| {
+        value["params"][member]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
     let call = || Nonce::all(message).first().expect("a task's nonce").call;
     match method {
         "notifications/resources/updated" => Subject::Updated(text("uri")),
@@ -108,6 +119,8 @@ impl Client {
             ever_held: BTreeSet::new(),
             tasks: Vec::new(),
             cursors: Vec::new(),
+            lists: 0,
+            deaths: 0,
             telling: BTreeMap::new(),
             stream: None,
         }
@@ -146,6 +159,9 @@ impl Client {
     /// The server and all its tasks are gone.
     pub(crate) fn forgets_tasks(&mut self) {
         self.tasks.clear();
+        self.cursors.clear();
+        self.lists = 0;
+        self.deaths += 1;
         self.telling
             .retain(|subject, _| !matches!(subject, Subject::Status(_) | Subject::Progress(_)));
     }
@@ -167,9 +183,14 @@ impl Client {
         }
         self.is_due(Subject::Updated(uri.to_owned()), moment);
         if has_many {
-            let above: Vec<_> = self.holds.keys().filter(|held| covers(held, uri)).cloned().collect();
+            let above: Vec<_> = self
+                .ever_held
+                .iter()
+                .filter(|held| covers(held, uri))
+                .cloned()
+                .collect();
             for held in above {
-                self.is_due(Subject::Updated(held), moment);
+                self.telling.entry(Subject::Updated(held)).or_default().may = moment;
             }
         }
     }
@@ -198,7 +219,7 @@ impl Client {
             }
             let telling = self.telling.entry(subject.clone()).or_default();
             assert!(
-                telling.due > telling.taken,
+                telling.due.max(telling.may) > telling.taken,
                 "check 5: session {} is told twice of {subject:?}",
                 self.number
             );
@@ -235,7 +256,7 @@ impl Client {
             if let Subject::Updated(uri) = subject
                 && has_many
             {
-                let above = self.holds.keys().filter(|held| covers(held, uri));
+                let above = self.ever_held.iter().filter(|held| covers(held, uri));
                 last = above.map(|held| told(held)).fold(last, u64::max);
             }
             assert!(
@@ -253,7 +274,14 @@ impl Client {
 }
 
 /// The text of a request. `task` is the task's id where it is about one.
-pub(crate) fn request(ask: &Ask, nonce: Nonce, has_token: bool, task: &str, pad: usize, dice: &mut Dice) -> Text {
+pub(crate) fn request(
+    ask: &Ask,
+    nonce: Nonce,
+    has_token: bool,
+    task: &str,
+    pad: usize,
+    dice: &mut Dice,
+) -> Text {
     let token = match (has_token, dice.chance(50)) {
         (false, true) => "",
         (false, false) => r#","_meta":{"x":1.0}"#,
@@ -272,19 +300,34 @@ pub(crate) fn request(ask: &Ask, nonce: Nonce, has_token: bool, task: &str, pad:
                 let uri = dice.pick(&URIS);
                 ("resources/read", format!(r#""of":"{nonce}","uri":"{uri}""#))
             }
-            _ => ("prompts/get", format!(r#""name":"p","arguments":{{"of":"{nonce}"}}"#)),
+            _ => (
+                "prompts/get",
+                format!(r#""name":"p","arguments":{{"of":"{nonce}"}}"#),
+            ),
         },
         Ask::MakeTask => (
             "tools/call",
             format!(r#""task":{{"ttl":60000}},"name":"slow","arguments":{{"of":"{nonce}"}}"#),
         ),
         Ask::TaskGet(_) => ("tasks/get", format!(r#""taskId":"{task}","of":"{nonce}""#)),
-        Ask::TaskResult(_) => ("tasks/result", format!(r#""of":"{nonce}","taskId":"{task}""#)),
-        Ask::TaskCancel(_) => ("tasks/cancel", format!(r#""taskId":"{task}","of":"{nonce}""#)),
+        Ask::TaskResult(_) => (
+            "tasks/result",
+            format!(r#""of":"{nonce}","taskId":"{task}""#),
+        ),
+        Ask::TaskCancel(_) => (
+            "tasks/cancel",
+            format!(r#""taskId":"{task}","of":"{nonce}""#),
+        ),
         Ask::TaskList(None) => ("tasks/list", format!(r#""of":"{nonce}""#)),
         Ask::TaskList(Some(_)) => ("tasks/list", format!(r#""cursor":@cursor,"of":"{nonce}""#)),
-        Ask::Subscribe(of) => ("resources/subscribe", format!(r#""uri":"{}""#, uri(of, dice))),
-        Ask::Unsubscribe(of) => ("resources/unsubscribe", format!(r#""uri":"{}""#, uri(of, dice))),
+        Ask::Subscribe(of) => (
+            "resources/subscribe",
+            format!(r#""uri":"{}""#, uri(of, dice)),
+        ),
+        Ask::Unsubscribe(of) => (
+            "resources/unsubscribe",
+            format!(r#""uri":"{}""#, uri(of, dice)),
+        ),
         Ask::SetLevel(level) => {
             let level = level.map_or("loud", |level| LOG_LEVELS[level]);
             ("logging/setLevel", format!(r#""level":"{level}""#))
@@ -292,8 +335,12 @@ pub(crate) fn request(ask: &Ask, nonce: Nonce, has_token: bool, task: &str, pad:
         Ask::Ping => ("ping", r#""x":1"#.into()),
     };
     Text::new(&match dice.below(3) {
-        0 => format!(r#"{{"jsonrpc":"2.0","id":@id,"method":"{method}","params":{{{params}{token}}}}}"#),
-        1 => format!(r#"{{"params":{{{params}{token}}},"id":@id,"method":"{method}","jsonrpc":"2.0"}}"#),
+        0 => format!(
+            r#"{{"jsonrpc":"2.0","id":@id,"method":"{method}","params":{{{params}{token}}}}}"#
+        ),
+        1 => format!(
+            r#"{{"params":{{{params}{token}}},"id":@id,"method":"{method}","jsonrpc":"2.0"}}"#
+        ),
         _ => format!(
             " {{\r\n \"jsonrpc\": \"2.0\",\n \"method\": \"{method}\",\t\"id\" : @id,\n \"params\": {{{params}{token}}}\r\n}}\n"
         ),

@@ -33,11 +33,6 @@ impl Dice {
         self.below(100) < percent
     }
 
-    /// True so often in a thousand.
-    pub(crate) fn rarely(&mut self, per_mille: usize) -> bool {
-        self.below(1_000) < per_mille
-    }
-
     pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }

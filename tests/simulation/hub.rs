@@ -41,6 +41,8 @@ pub(crate) struct Hub {
     pub(crate) state: HubState,
     pub(crate) links: Vec<Link>,
     pub(crate) writing: Option<Writing>,
+    /// The handshake with the present child is done.
+    pub(crate) has_opened: bool,
     /// The child whose end it has told the shards.
     pub(crate) ended: Option<u64>,
     turn: usize,
@@ -99,7 +101,14 @@ fn size(letter: &ToShard) -> usize {
 }
 
 impl Shards for Doors<'_> {
-    fn message(&mut self, shard: usize, kind: Kind, id: UpstreamId, span: Span, text: &[u8]) -> bool {
+    fn message(
+        &mut self,
+        shard: usize,
+        kind: Kind,
+        id: UpstreamId,
+        span: Span,
+        text: &[u8],
+    ) -> bool {
         let link = &mut self.links[shard];
         if link.is_local {
             self.shards[shard].message(kind, id, span, text);
@@ -152,6 +161,7 @@ impl Hub {
             state: HubState::new(settings.shards, offer, timeout_ms, hasher),
             links,
             writing: None,
+            has_opened: false,
             ended: None,
             turn: 0,
             mailbox_max: settings.mailbox_max,
@@ -204,13 +214,13 @@ impl Hub {
         sent
     }
 
-    fn tell_levels(&mut self, shards: &[Shard]) {
+    fn tell_levels(&mut self, shards: &[Shard], now: Millis) {
         let links = self.links.iter().zip(shards);
         let levels = links.map(|(link, shard)| match link.is_local {
             true => shard.state.log_level(),
             false => link.log_level,
         });
-        self.state.log_levels(levels);
+        self.state.log_levels(levels, now);
     }
 
     /// Gathers the next write, if none is under way. `most` bounds what is taken of
@@ -223,7 +233,7 @@ impl Hub {
         let mut taken = vec![0; shards.len()];
         let first = self.turn;
         self.turn = (first + 1) % shards.len();
-        self.tell_levels(shards);
+        self.tell_levels(shards, now);
         self.state.take_lines(&mut bytes);
         for step in 0..shards.len() {
             let shard = (first + step) % shards.len();
@@ -235,7 +245,7 @@ impl Hub {
             }
             taken[shard] = bytes.len() - before;
         }
-        self.tell_levels(shards);
+        self.tell_levels(shards, now);
         self.state.take_lines(&mut bytes);
         if bytes.is_empty() {
             return false;

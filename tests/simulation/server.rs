@@ -75,12 +75,18 @@ impl Abilities {
         }
         if self.tasks {
             let list = if self.task_list { r#","list":{}"# } else { "" };
-            let cancel = if self.task_cancel { r#","cancel":{}"# } else { "" };
+            let cancel = if self.task_cancel {
+                r#","cancel":{}"#
+            } else {
+                ""
+            };
             groups.push(format!(r#""tasks":{{"requests":{{}}{list}{cancel}}}"#));
         }
         for list in &self.lists {
             let subscribe = *list == "resources" && self.subscribe;
-            groups.push(format!(r#""{list}":{{"listChanged":true,"subscribe":{subscribe}}}"#));
+            groups.push(format!(
+                r#""{list}":{{"listChanged":true,"subscribe":{subscribe}}}"#
+            ));
         }
         let groups = groups.join(",");
         format!(
@@ -95,7 +101,10 @@ impl Abilities {
             || misses(self.has_subscribe(), other.has_subscribe())
             || misses(self.tasks, other.tasks)
             || misses(self.tasks && self.task_list, other.tasks && other.task_list)
-            || misses(self.tasks && self.task_cancel, other.tasks && other.task_cancel)
+            || misses(
+                self.tasks && self.task_cancel,
+                other.tasks && other.task_cancel,
+            )
             || self.lists.iter().any(|list| !other.lists.contains(list))
     }
 
@@ -139,8 +148,11 @@ struct Pending {
 #[derive(Clone, Debug)]
 enum Asked {
     Initialize,
-    Subscribe { uri: String, is_refused: bool },
-    Unsubscribe(String),
+    Subscribe {
+        uri: String,
+        is_refused: bool,
+    },
+    Unsubscribe,
     SetLevel,
     CancelTask,
     /// Call number so-and-so of a client.
@@ -191,8 +203,6 @@ pub(crate) struct Server {
     dealings: BTreeMap<String, Dealing>,
     /// A place in [`LOG_LEVELS`].
     pub(crate) level: usize,
-    /// It never answered `logging/setLevel`: it is not asked again.
-    pub(crate) is_deaf_to_levels: bool,
     pub(crate) tasks: Vec<Task>,
     serial: usize,
 }
@@ -211,7 +221,6 @@ impl Server {
             subscribed: BTreeSet::new(),
             dealings: BTreeMap::new(),
             level: 1,
-            is_deaf_to_levels: false,
             tasks: Vec::new(),
             serial: 0,
         }
@@ -236,7 +245,12 @@ impl Server {
     }
 
     /// Reads one line. True if there was one.
-    pub(crate) fn hear(&mut self, dice: &mut Dice, settings: &Settings, record: &mut Record) -> bool {
+    pub(crate) fn hear(
+        &mut self,
+        dice: &mut Dice,
+        settings: &Settings,
+        record: &mut Record,
+    ) -> bool {
         let Some(line) = self.stdin.pop_front() else {
             return false;
         };
@@ -255,7 +269,9 @@ impl Server {
             }
             return true;
         }
-        let id = UpstreamId::read(digits.as_bytes()).expect("an id of the gateway's").id;
+        let id = UpstreamId::read(digits.as_bytes())
+            .expect("an id of the gateway's")
+            .id;
         let is_known = |pending: &Pending| pending.digits == digits;
         assert!(
             !self.pending.iter().chain(&self.past).any(is_known),
@@ -267,17 +283,14 @@ impl Server {
         };
         let is_silent = match &asked {
             Asked::Initialize => false,
-            Asked::SetLevel => dice.rarely(settings.faults.silent),
             _ => dice.chance(settings.faults.silent),
         };
         if is_silent {
             record.tally.count("requests that are never answered");
-            match &asked {
-                Asked::Subscribe { uri, .. } if dice.chance(50) => {
-                    self.subscribed.remove(uri);
-                }
-                Asked::SetLevel => self.is_deaf_to_levels = true,
-                _ => {}
+            if let Asked::Subscribe { uri, .. } = &asked
+                && dice.chance(50)
+            {
+                self.subscribed.remove(uri);
             }
         }
         self.pending.push(Pending {
@@ -350,7 +363,7 @@ impl Server {
                 let uri = text("uri");
                 self.deal(digits, &uri, false, false);
                 self.subscribed.remove(&uri);
-                Asked::Unsubscribe(uri)
+                Asked::Unsubscribe
             }
             _ => panic!("the hub asks for {method}"),
         }
@@ -383,8 +396,10 @@ impl Server {
 
     /// Checks 1 and 8: a client's request is what it sent, but for the ids.
     fn hear_call(&mut self, line: &[u8], shard: usize, digits: &str, record: &mut Record) -> Asked {
-        let nonces = Nonce::all(line);
-        let nonce = nonces.first().expect("a client's request has a nonce");
+        // Its own nonce is newer than that of a task that it names.
+        let nonces = Nonce::all(line).into_iter();
+        let nonce = nonces.max_by_key(|nonce| nonce.call);
+        let nonce = nonce.expect("a client's request has a nonce");
         is_of_session(line, nonce.session);
         let call = &mut record.calls[nonce.call];
         assert_eq!(call.shard, shard, "the id names another shard");
@@ -408,7 +423,12 @@ impl Server {
     }
 
     /// Says something or other. True if it was an answer.
-    pub(crate) fn speak(&mut self, dice: &mut Dice, settings: &Settings, record: &mut Record) -> bool {
+    pub(crate) fn speak(
+        &mut self,
+        dice: &mut Dice,
+        settings: &Settings,
+        record: &mut Record,
+    ) -> bool {
         let open: Vec<usize> = (0..self.pending.len())
             .filter(|place| self.may_answer(&self.pending[*place], record))
             .collect();
@@ -482,7 +502,12 @@ impl Server {
     }
 
     /// Answers everything that it will ever answer. True if there was something.
-    pub(crate) fn answer_all(&mut self, dice: &mut Dice, settings: &Settings, record: &mut Record) -> bool {
+    pub(crate) fn answer_all(
+        &mut self,
+        dice: &mut Dice,
+        settings: &Settings,
+        record: &mut Record,
+    ) -> bool {
         let mut has_answered = false;
         let mut place = 0;
         while place < self.pending.len() {
@@ -512,15 +537,24 @@ impl Server {
         self.past.push(pending);
     }
 
-    fn say_answer(&mut self, pending: &Pending, dice: &mut Dice, settings: &Settings, record: &mut Record) {
+    fn say_answer(
+        &mut self,
+        pending: &Pending,
+        dice: &mut Dice,
+        settings: &Settings,
+        record: &mut Record,
+    ) {
         let digits = &pending.digits;
-        let result = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":{digits},"result":{result}}}"#);
+        let result =
+            |result: &str| format!(r#"{{"jsonrpc":"2.0","id":{digits},"result":{result}}}"#);
         match &pending.ask {
             Asked::Initialize => {
                 let line = result(&self.abilities.result());
                 self.say(line, About::Nothing);
             }
-            Asked::Subscribe { is_refused: true, .. } => {
+            Asked::Subscribe {
+                is_refused: true, ..
+            } => {
                 record.tally.count("subscribes refused");
                 let line = format!(
                     r#"{{"jsonrpc":"2.0","id":{digits},"error":{{"code":-32002,"message":"no such resource","data":"~999999:0~"}}}}"#
@@ -528,7 +562,7 @@ impl Server {
                 self.say(line, About::Nothing);
             }
             // What belongs to nobody in particular must reach nobody.
-            Asked::Subscribe { .. } | Asked::Unsubscribe(_) => {
+            Asked::Subscribe { .. } | Asked::Unsubscribe => {
                 let line = result(r#"{"_meta":{"secret":"~999999:0~"}}"#);
                 self.say(line, About::Nothing);
             }
@@ -550,7 +584,9 @@ impl Server {
     ) {
         if dice.chance(settings.faults.too_long) {
             record.tally.count("answers that are too long");
-            let id = UpstreamId::read(digits.as_bytes()).expect("it was read before").id;
+            let id = UpstreamId::read(digits.as_bytes())
+                .expect("it was read before")
+                .id;
             record.calls[number].is_too_long = true;
             self.say("", About::TooLong(number, id));
             return;
@@ -582,11 +618,15 @@ impl Server {
             (true, _) => Text::new(&format!(
                 r#"{{"jsonrpc":"2.0","error":{{"code":-32000,"message":"no {nonce}","data":[1.0,{serial}]}},"id":@id}}"#
             )),
-            (_, 0) => Text::new(&format!(r#"{{"id":@id,"result":{result},"jsonrpc":"2.0"}}"#)),
+            (_, 0) => Text::new(&format!(
+                r#"{{"id":@id,"result":{result},"jsonrpc":"2.0"}}"#
+            )),
             (_, 1) => Text::new(&format!(
                 "{{\"jsonrpc\" : \"2.0\",\r\"result\":{result}\r,\"id\":\t@id }}"
             )),
-            _ => Text::new(&format!(r#"{{"jsonrpc":"2.0","id":@id,"result":{result}}}"#)),
+            _ => Text::new(&format!(
+                r#"{{"jsonrpc":"2.0","id":@id,"result":{result}}}"#
+            )),
         };
         let call = &mut record.calls[number];
         call.replies.push(line.clone());
@@ -606,7 +646,13 @@ impl Server {
         self.abilities.tasks && (is_first || call.has_task)
     }
 
-    fn some_result(&mut self, nonce: Nonce, serial: usize, dice: &mut Dice, settings: &Settings) -> String {
+    fn some_result(
+        &mut self,
+        nonce: Nonce,
+        serial: usize,
+        dice: &mut Dice,
+        settings: &Settings,
+    ) -> String {
         let size = match settings.is_big && dice.chance(20) {
             true => dice.pick(&[3_000, 40_000, 200_000]),
             false => dice.pick(&[0, 0, 30, 400]),
@@ -641,7 +687,13 @@ impl Server {
     }
 
     /// The tasks of all sessions, or some of them.
-    fn list_tasks(&mut self, number: usize, nonce: Nonce, dice: &mut Dice, record: &mut Record) -> String {
+    fn list_tasks(
+        &mut self,
+        number: usize,
+        nonce: Nonce,
+        dice: &mut Dice,
+        record: &mut Record,
+    ) -> String {
         let from = match dice.chance(70) {
             true => 0,
             false => dice.below(self.tasks.len() + 1),
@@ -666,7 +718,13 @@ impl Server {
     }
 
     /// Progress of a call, or of the task that it has made; also where nobody asked.
-    fn progress(&mut self, pending: &Pending, dice: &mut Dice, settings: &Settings, record: &mut Record) {
+    fn progress(
+        &mut self,
+        pending: &Pending,
+        dice: &mut Dice,
+        settings: &Settings,
+        record: &mut Record,
+    ) {
         let Asked::Call(number) = pending.ask else {
             return;
         };
@@ -712,7 +770,11 @@ impl Server {
 
     fn update(&mut self, dice: &mut Dice, settings: &Settings, record: &mut Record) {
         let wanted: Vec<_> = self.subscribed.iter().cloned().collect();
-        let times = if settings.has_many_resources { dice.between(1, 40) } else { 1 };
+        let times = if settings.has_many_resources {
+            dice.between(1, 40)
+        } else {
+            1
+        };
         for _ in 0..times {
             let mut uri = match !wanted.is_empty() && dice.chance(80) {
                 true => dice.pick(&wanted),
@@ -766,7 +828,9 @@ impl Server {
         if !task.is_terminal() {
             task.status = status;
         }
-        let Task { id, status, call, .. } = task;
+        let Task {
+            id, status, call, ..
+        } = task;
         let line = format!(
             "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tasks/status\",\r\"params\":{{\"taskId\":\"{id}\",\"status\":\"{status}\",\"n\":{}}}}}",
             self.serial

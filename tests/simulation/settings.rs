@@ -126,17 +126,26 @@ impl Settings {
         let request_timeout_ms = dice.pick(&[5_000, 20_000, 100_000]);
         let request_timeout_max_ms = request_timeout_ms * dice.pick(&[1, 3]);
         let lasts = dice.chance(70);
+        let storms = theme == Theme::Calls && !is_small && dice.chance(15);
         let limits = ShardLimits {
             sessions_max: if is_small { 3 } else { 64 },
             calls_max: if is_small { dice.between(1, 6) } else { 1_000 },
             calls_per_session_max: if is_small { dice.between(1, 4) } else { 200 },
-            subscriptions_per_session_max: if is_small { 2 } else { 100 },
+            subscriptions_per_session_max: match storms {
+                true => 10_000,
+                false if is_small => 2,
+                false => 100,
+            },
             tasks_per_session_max: if is_small { dice.between(1, 2) } else { 100 },
             uri_bytes_max: 120,
             waiting_bytes_max: if is_small { 300 << 10 } else { 16 << 20 },
             request_timeout_ms,
             request_timeout_max_ms,
-            session_ttl_ms: if lasts { 100_000_000 } else { dice.pick(&[2_000, 30_000]) },
+            session_ttl_ms: if lasts {
+                100_000_000
+            } else {
+                dice.pick(&[2_000, 30_000])
+            },
             session_unused_ms: if lasts { 50_000_000 } else { 1_000 },
         };
         let faults = Faults {
@@ -152,9 +161,13 @@ impl Settings {
             shards: dice.between(1, 4),
             hub_is_local: dice.chance(50),
             clients_max: dice.between(2, 10),
-            steps: dice.pick(&[300, 600, 1_200]),
+            steps: dice.pick(&[400, 1_500, 4_000]),
             limits,
-            buffered_bytes_max: if is_pressed { dice.between(500, 6_000) } else { 64 << 20 },
+            buffered_bytes_max: if is_pressed {
+                dice.between(500, 6_000)
+            } else {
+                64 << 20
+            },
             mailbox_max: dice.pick(&[1, 2, 5, 256]),
             overflow_bytes_max: if is_pressed { 2_000 } else { 8 << 20 },
             large_bytes: dice.pick(&[250, 32 << 10]),
@@ -170,7 +183,7 @@ impl Settings {
             is_big: dice.chance(if theme == Theme::Calls { 12 } else { 3 }),
             has_many_resources: theme == Theme::Streams && dice.chance(20),
             drains: dice.chance(15),
-            storms: theme == Theme::Calls && dice.chance(12),
+            storms,
             weights: weights(theme, dice),
         }
     }

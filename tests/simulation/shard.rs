@@ -42,9 +42,15 @@ impl Moments {
 #[derive(Debug)]
 pub(crate) enum News {
     /// A call has ended.
-    Ended { to: ReplyTo, how: How },
+    Ended {
+        to: ReplyTo,
+        how: How,
+    },
     /// A child is there.
-    Up { epoch: u64, is_first: bool },
+    Up {
+        epoch: u64,
+        is_first: bool,
+    },
     Down,
     /// Lists have changed: their names.
     Changed(Vec<&'static str>),
@@ -53,7 +59,10 @@ pub(crate) enum News {
     /// This message about a task waits for the session's GET stream.
     TaskMarked(Vec<u8>),
     /// Progress was dropped; of this call, if that is known.
-    Dropped { of: Option<ReplyTo>, count: usize },
+    Dropped {
+        of: Option<ReplyTo>,
+        count: usize,
+    },
     /// Connections were closed because the budget is over.
     Evicted(usize),
 }
@@ -78,7 +87,13 @@ impl Shard {
         let now = Micros(0);
         let hasher = ahash::RandomState::with_seeds(seed, 1, 2, index as u64);
         Shard {
-            state: ShardState::new(index, settings.shards, settings.limits, hasher, now.millis()),
+            state: ShardState::new(
+                index,
+                settings.shards,
+                settings.limits,
+                hasher,
+                now.millis(),
+            ),
             connections: Connections::new(now.millis()),
             letters: VecDeque::new(),
             is_stalled: false,
@@ -261,7 +276,10 @@ impl Shard {
                 },
             }
         };
-        if self.connections.deliver(to, make, |events| events.reply(&write)) {
+        if self
+            .connections
+            .deliver(to, make, |events| events.reply(&write))
+        {
             self.enforce_budget();
         }
     }
@@ -316,7 +334,10 @@ impl Shard {
     fn count_streamed(&mut self, to: ReplyTo, streamed: Streamed) {
         if let Streamed::Taken { dropped: count } = streamed {
             if count > 0 {
-                self.tell_news(News::Dropped { of: Some(to), count });
+                self.tell_news(News::Dropped {
+                    of: Some(to),
+                    count,
+                });
             }
             self.enforce_budget();
         }

@@ -52,8 +52,14 @@ impl Text {
 /// it, raw line breaks made spaces.
 pub(crate) fn passed(text: &[u8]) -> Vec<u8> {
     let text = text.trim_ascii().iter();
-    text.map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte })
-        .collect()
+    text.map(|byte| {
+        if matches!(byte, b'\r' | b'\n') {
+            b' '
+        } else {
+            *byte
+        }
+    })
+    .collect()
 }
 
 /// What marks everything about a call: its session and its own number.

@@ -123,15 +123,25 @@ impl World {
                 let shard = self.dice.below(self.shards.len());
                 self.send(shard);
             }
-            Step::Gather => drop(self.gather()),
-            Step::Written if !self.is_stuck => drop(self.written()),
+            Step::Gather => {
+                self.gather();
+            }
+            Step::Written if !self.is_stuck => {
+                self.written();
+            }
             Step::Hear => {
                 for _ in 0..self.dice.between(1, 6) {
                     self.hear_one();
                 }
             }
             Step::Speak if self.server.is_alive => {
-                let World { server, dice, settings, record, .. } = self;
+                let World {
+                    server,
+                    dice,
+                    settings,
+                    record,
+                    ..
+                } = self;
                 server.speak(dice, settings, record);
             }
             Step::Read => {
@@ -141,7 +151,9 @@ impl World {
                     self.flush();
                 }
             }
-            Step::Flush => drop(self.flush()),
+            Step::Flush => {
+                self.flush();
+            }
             Step::Letters => {
                 let shard = self.dice.below(self.shards.len());
                 let most = self.dice.between(1, 8);
@@ -169,7 +181,9 @@ impl World {
                 self.record.tally.count("servers killed");
                 self.server.die(&mut self.dice);
             }
-            Step::Restart => self.restart_if_down(),
+            Step::Restart => {
+                self.restart_if_down();
+            }
             Step::Written | Step::Speak | Step::Connection | Step::Kill => {}
         }
         self.hear_news();
@@ -202,7 +216,11 @@ impl World {
         if !self.server.is_alive {
             return false;
         }
-        let most = if self.is_calm { 1_000 } else { self.dice.between(1, 3) };
+        let most = if self.is_calm {
+            1_000
+        } else {
+            self.dice.between(1, 3)
+        };
         let now = self.now.millis();
         let is_new = self.hub.gather(&mut self.shards, now, most);
         self.hear_news();
@@ -213,20 +231,33 @@ impl World {
         let Some(writing) = self.hub.writing.take() else {
             return false;
         };
+        if !self.server.is_alive {
+            return true; // the write fails, and nobody hears of it
+        }
         for line in writing.bytes.split(|byte| *byte == b'\n') {
             if !line.is_empty() {
                 self.trace(|| format!("> {}", String::from_utf8_lossy(line)));
                 self.server.stdin.push_back(line.to_vec());
             }
         }
-        assert_eq!(writing.bytes.last(), Some(&b'\n'), "whole lines are written");
+        assert_eq!(
+            writing.bytes.last(),
+            Some(&b'\n'),
+            "whole lines are written"
+        );
         self.hub.acknowledge(writing, &mut self.shards);
         true
     }
 
     pub(crate) fn hear_one(&mut self) -> bool {
-        let World { server, dice, settings, record, .. } = self;
-        server.hear(dice, settings, record)
+        let World {
+            server,
+            dice,
+            settings,
+            record,
+            ..
+        } = self;
+        server.is_alive && server.hear(dice, settings, record)
     }
 
     /// The hub reads lines, or the end of the server's stdout.
@@ -239,7 +270,7 @@ impl World {
             }
             let Some(said) = self.server.stdout.pop_front() else {
                 if !self.server.is_alive && self.hub.state.epoch() == self.server.epoch {
-                    has_read |= self.is_over();
+                    has_read |= self.end_of_stdout();
                 }
                 break;
             };
@@ -252,7 +283,7 @@ impl World {
     }
 
     /// The server's stdout has ended.
-    fn is_over(&mut self) -> bool {
+    fn end_of_stdout(&mut self) -> bool {
         if self.hub_has_ended() {
             return false;
         }
@@ -303,12 +334,16 @@ impl World {
                 }
             }
             About::Changed(list) => self.is_owed(&Subject::List((*list).into()), moment),
+            // Before the handshake is done the subscriptions are yet to be restored,
+            // and an update follows then.
+            About::Updated(_) if !self.hub.has_opened => {}
             About::Updated(uri) => self.is_owed(&Subject::Updated(uri.clone()), moment),
             About::Nothing | About::TooLong(..) => {}
         }
         match heard {
             Heard::Failed(error) => panic!("the handshake failed: {error}"),
             Heard::Dropped(_) => self.record.tally.count("lines dropped"),
+            Heard::Opened(_) => self.hub.has_opened = true,
             _ => {}
         }
     }
@@ -357,10 +392,7 @@ impl World {
         self.now = Micros(self.now.0 + micros);
         let now = self.now;
         for shard in &mut self.shards {
-            shard.now = now;
-            if self.is_calm || self.dice.chance(80) {
-                shard.tick(now);
-            }
+            shard.tick(now);
         }
         let World { hub, shards, .. } = self;
         hub.with(shards, |state, doors| state.tick(now.millis(), doors));
@@ -389,16 +421,18 @@ impl World {
 
     fn restart(&mut self) {
         let before = self.server.abilities.clone();
-        let abilities = match self.server.epoch > 0 && self.dice.chance(self.settings.faults.shrinks) {
-            true => before.less(&mut self.dice),
-            false => before,
-        };
+        let abilities =
+            match self.server.epoch > 0 && self.dice.chance(self.settings.faults.shrinks) {
+                true => before.less(&mut self.dice),
+                false => before,
+            };
         if self.server.epoch > 0 {
             self.record.tally.count("servers started again");
         }
         self.server = self.server.start(abilities.clone());
         self.abilities.push(abilities);
         self.hub.state.begin();
+        self.hub.has_opened = false;
         assert_eq!(self.hub.state.epoch(), self.server.epoch);
     }
 
@@ -419,7 +453,10 @@ impl World {
         match news {
             News::Ended { to, how } => {
                 let place = (shard, to.connection, to.connection_generation, to.exchange);
-                let call = self.waiting.remove(&place).expect("check 2: a call ends once");
+                let call = self
+                    .waiting
+                    .remove(&place)
+                    .expect("check 2: a call ends once");
                 self.call_ends(call, how, moment);
             }
             News::Up { epoch, is_first } => {
@@ -439,7 +476,10 @@ impl World {
                 }
             }
             News::Down => {
-                self.clients.iter_mut().filter(open).for_each(Client::forgets_tasks);
+                self.clients
+                    .iter_mut()
+                    .filter(open)
+                    .for_each(Client::forgets_tasks);
             }
             News::Changed(lists) => {
                 assert!(lists.iter().all(|list| LISTS.contains(list)));
@@ -471,7 +511,8 @@ impl World {
             }
             News::Dropped { of, count } => {
                 self.record.tally.many("progress dropped by a shard", count);
-                let place = of.map(|to| (shard, to.connection, to.connection_generation, to.exchange));
+                let place =
+                    of.map(|to| (shard, to.connection, to.connection_generation, to.exchange));
                 match place.and_then(|place| self.waiting.get(&place)) {
                     Some(call) => self.record.calls[*call].dropped += count,
                     None => self.record.dropped_somewhere[shard] += count,
@@ -498,6 +539,11 @@ impl World {
             }
             How::Own(outcome) => {
                 self.record.tally.count("calls that the gateway answers");
+                if matches!(call.ask, Ask::TaskList(_)) {
+                    client.lists += 1;
+                    call.owned_then = client.tasks.clone();
+                    call.deaths_then = client.deaths;
+                }
                 if let Ask::Subscribe(uri) = &call.ask
                     && outcome == ringway::routing::outcome::Outcome::Ok
                     && !call.is_void

@@ -31,8 +31,9 @@ pub struct Stream {
     pub comments: usize,
     raw: Raw,
     framing: Framing,
-    /// What has come and is not read as lines yet.
     text: Vec<u8>,
+    /// What stands before this in `text` has been read as lines.
+    at: usize,
     ended: bool,
 }
 
@@ -68,6 +69,7 @@ impl Stream {
             raw,
             framing,
             text: Vec::new(),
+            at: 0,
             ended: false,
         }
     }
@@ -180,12 +182,14 @@ impl Stream {
     /// The next line of the stream's text; `None` at the clean end.
     fn line(&mut self) -> Option<String> {
         loop {
-            if let Some(at) = self.text.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = self.text.drain(..=at).collect();
-                let line = String::from_utf8(line[..at].to_vec()).expect("SSE is UTF-8");
+            let rest = &self.text[self.at..];
+            if let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+                let line = String::from_utf8(rest[..end].to_vec()).expect("SSE is UTF-8");
                 assert!(!line.contains('\r'), "{line:?}");
+                self.at += end + 1;
                 return Some(line);
             }
+            self.text.drain(..std::mem::take(&mut self.at));
             if !self.ended {
                 let piece = match self.framing {
                     Framing::Chunked => self.raw.read_chunk(),
