@@ -202,7 +202,7 @@ fn preflight_names_methods_and_headers_for_exact_origins() {
             assert!(response.body.is_empty(), "{response}");
             assert_eq!(response.field("access-control-allow-origin"), Some(origin));
             assert!(response.lists("vary", "origin"), "{response}");
-            for method in ["POST", "DELETE"] {
+            for method in ["GET", "POST", "DELETE"] {
                 assert!(
                     response.lists("access-control-allow-methods", method),
                     "{response}"

@@ -100,6 +100,30 @@ fn get_needs_a_client_that_takes_event_streams() {
     });
 }
 
+/// A page in a browser may read its stream; and a client that asks to resume gets a stream that starts now.
+#[test]
+fn stream_can_be_read_by_pages_and_by_clients_that_resume() {
+    on_both_drivers(|layout| {
+        let gateway = scripted(layout, &[]);
+        let script = Script::new(&gateway);
+        let session = Session::open(&gateway);
+        let origin = "http://localhost:6274";
+        let get = session
+            .get()
+            .add("Origin", origin)
+            .add("Last-Event-ID", "none-of-ours/7");
+        let mut stream = Stream::of(gateway.connect(), &get);
+        let head = &stream.head;
+        assert_eq!(head.field("access-control-allow-origin"), Some(origin));
+        assert!(head.lists("vary", "origin"), "{head}");
+        assert!(
+            head.lists("access-control-expose-headers", "mcp-session-id"),
+            "{head}"
+        );
+        expect_nothing(&script, &mut [&mut stream]);
+    });
+}
+
 /// The same questions are asked as for a POST, and a refused GET opens nothing.
 #[test]
 fn get_is_checked_like_a_post() {
@@ -872,6 +896,101 @@ fn after_a_restart_every_session_is_told_of_the_kinds_that_the_server_has() {
         let script = Script::new(&gateway);
         expect_nothing(&script, &mut streams);
     });
+}
+
+/// Where the new server can do less all sessions end, and their streams with them.
+#[test]
+fn streams_end_when_a_new_server_can_do_less() {
+    on_every_way(|layout| {
+        let life = Life::new();
+        let less = ["--capabilities", r#"{"tools":{"listChanged":true}}"#];
+        let gateway = life.start(layout, &[], &[], &less);
+        let sessions: Vec<Session> = (0..6).map(|_| Session::open(&gateway)).collect();
+        let open = |session| Stream::open(&gateway, session);
+        let mut streams: Vec<Stream> = sessions.iter().map(open).collect();
+        gateway.ask(&sessions[0].call("1", "exit", r#"{"code":1}"#));
+        for (session, stream) in sessions.iter().zip(&mut streams) {
+            stream.expect_end();
+            gateway.ask(&session.get()).expect_error(404, -32001, None);
+        }
+    });
+}
+
+/// Whatever sessions had, when they have ended nothing of it is left: no connection, no call, no byte in a
+/// queue, no subscription or task at the server; and memory stays where it was.
+#[test]
+fn nothing_is_left_of_streams_subscriptions_and_tasks() {
+    const MIB: u64 = 1 << 20;
+    on_every_way(|layout| {
+        let gateway = scripted(layout, &metrics::FLAGS);
+        let metrics = Metrics::of(&gateway);
+        let round = |number: usize| {
+            let script = Script::new(&gateway);
+            for end in 0..4 {
+                live_and_die(&gateway, &script, number, end);
+            }
+            assert_eq!(gateway.ask(&script.session.delete()).status, 204);
+        };
+        (0..3).for_each(round);
+        let base = Base::of(&gateway);
+        (3..15).for_each(round);
+        base.wait_until_back(&gateway);
+        for gauge in [
+            "ringway_sessions",
+            "ringway_calls_in_flight",
+            "ringway_buffered_bytes",
+        ] {
+            wait_until(&format!("{gauge} is 0"), || metrics.sum(gauge, &[]) == 0.0);
+        }
+        let after = Base::of(&gateway).resident_bytes;
+        assert!(
+            after < base.resident_bytes + 16 * MIB,
+            "{base:?}, then {after}"
+        );
+        let script = Script::new(&gateway);
+        let count = |text: &str| script.received(text).len();
+        wait_until("the server has no subscription and no task", || {
+            count("resources/subscribe") == count("resources/unsubscribe")
+                && count("tasks/cancel") == 15 * 4
+        });
+        assert_eq!(count("resources/subscribe"), 15 * 4 * 10);
+    });
+}
+
+/// One session with everything that it can have, ended in one of four ways.
+fn live_and_die(gateway: &Gateway, script: &Script<'_>, round: usize, end: usize) {
+    let session = Session::open(gateway);
+    let mut stream = Stream::open(gateway, &session);
+    let name = format!("{round}-{end}");
+    for number in 0..10 {
+        let request = session.subscribe("1", &format!("a:{name}/{number}"));
+        assert_eq!(gateway.ask(&request).result(), json!({}));
+    }
+    let task = json!({"task": {"taskId": name, "status": "working"}}).to_string();
+    let params = format!(
+        r#"{{"name":"result","arguments":{{"hex":"{}"}},"task":{{}},"_meta":{{"progressToken":1}}}}"#,
+        support::hex(task.as_bytes())
+    );
+    let request = session.post(support::mcp::request_body("2", "tools/call", &params));
+    assert_eq!(gateway.ask(&request).result()["task"]["taskId"], name);
+    let arguments = json!({ "key": name }).to_string();
+    let call = session.call_with_token("3", "hold", &arguments, "\"t\"");
+    let connection = script.hold_request(&call, &name);
+    let id = script.upstream_id(&name);
+    let updated = format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"a:{name}/1"}}}}"#
+    );
+    script.say(&[&progress(&id), &updated]);
+    stream.expect(&updated);
+    match end {
+        0 => stream.into_raw().reset(),
+        1 => drop(stream),
+        2 => connection.half_close(),
+        _ => {
+            assert_eq!(gateway.ask(&session.cancel("3")).status, 202);
+        }
+    }
+    assert_eq!(gateway.ask(&session.delete()).status, 204);
 }
 
 // --- What a stream never carries.

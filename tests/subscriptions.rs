@@ -717,7 +717,7 @@ fn update_of_a_part_reaches_who_subscribed_to_the_whole() {
     });
 }
 
-/// Without a stream a session is told when it opens one: once for each URI, and not of what it has given back.
+/// Without a stream a session is told when it opens one: once for each URI.
 #[test]
 fn updates_without_a_stream_are_told_when_one_opens() {
     on_every_way(|layout| {
@@ -738,16 +738,118 @@ fn updates_without_a_stream_are_told_when_one_opens() {
         }
         carried(&script, &mut streams);
         for session in &sessions {
-            unsubscribe(&gateway, session, "a:3");
             let mut stream = Stream::open(&gateway, session);
             let mut told = carried_by(&script, &mut stream);
             told.retain(|message| *message != support::stream::BARRIER);
             told.sort();
-            assert_eq!(told, [updated("a:1"), updated("a:2")]);
+            assert_eq!(told, [updated("a:1"), updated("a:2"), updated("a:3")]);
             drop(stream);
             let mut stream = Stream::open(&gateway, session);
             expect_nothing(&script, &mut [&mut stream]);
         }
+    });
+}
+
+/// What has been given back is told no more, not even what happened before: else a session that takes and gives
+/// back gathers marks beyond any limit.
+#[test]
+fn updates_of_what_was_given_back_are_forgotten() {
+    on_every_way(|layout| {
+        let gateway = scripted(layout, &["--max-subscriptions-per-session", "2"]);
+        let script = Script::new(&gateway);
+        let session = Session::open(&gateway);
+        let (witnesses, mut streams) = open_many(&gateway, 8);
+        subscribe(&gateway, &session, "a:kept");
+        for number in 0..20 {
+            let uri = format!("a:{number}");
+            subscribe(&gateway, &session, &uri);
+            for witness in &witnesses {
+                subscribe(&gateway, witness, &uri);
+            }
+            script.say(&[&update("a:kept"), &update(&uri)]);
+            // All shards have taken it in.
+            for stream in &mut streams {
+                stream.expect(&updated(&uri));
+            }
+            unsubscribe(&gateway, &session, &uri);
+            for witness in &witnesses {
+                unsubscribe(&gateway, witness, &uri);
+            }
+        }
+        let mut stream = Stream::open(&gateway, &session);
+        let mut told = carried_by(&script, &mut stream);
+        told.retain(|message| *message != support::stream::BARRIER);
+        assert_eq!(told, [updated("a:kept")]);
+    });
+}
+
+/// A resource may have parts without number: of those a session without a stream is told some, or the whole.
+#[test]
+fn updates_of_many_parts_without_a_stream_are_bounded() {
+    const PARTS: usize = 2_000;
+    on_every_way(|layout| {
+        let gateway = scripted(layout, &[]);
+        let script = Script::new(&gateway);
+        let session = Session::open(&gateway);
+        let (_witnesses, mut streams) = open_many(&gateway, 8);
+        subscribe(&gateway, &session, "a:b");
+        let lines: Vec<String> = (0..PARTS)
+            .map(|part| update(&format!("a:b/{part}")))
+            .collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        script.say(&lines);
+        expect_nothing(&script, &mut streams);
+        let mut stream = Stream::open(&gateway, &session);
+        let mut told = carried_by(&script, &mut stream);
+        told.retain(|message| *message != support::stream::BARRIER);
+        assert!(told.len() < PARTS / 2, "{}", told.len());
+        assert!(told.contains(&updated("a:b")), "{told:?}");
+        let mut once = told.clone();
+        once.sort();
+        once.dedup();
+        assert_eq!(once.len(), told.len(), "twice");
+    });
+}
+
+/// Requests of a batch are requests: each is answered.
+#[test]
+fn batch_may_subscribe_and_unsubscribe() {
+    on_every_way(|layout| {
+        let gateway = scripted(layout, &[]);
+        let script = Script::new(&gateway);
+        let session = Session::open_at(&gateway, "2025-03-26");
+        script.rule(&json!({"method": SUBSCRIBE, "when": {"uri": "a:bad"}, "error": {"code": 7, "message": "no"}}));
+        let body = |id: &str, method: &str, uri: &str| {
+            request_body(id, method, &format!(r#"{{"uri":"{uri}"}}"#))
+        };
+        let batch = [
+            body("1", SUBSCRIBE, "a:b"),
+            body("2", SUBSCRIBE, "a:bad"),
+            body("3", SUBSCRIBE, "a:b"),
+            body("4", UNSUBSCRIBE, "a:other"),
+            ping_body("5"),
+        ];
+        for accept in ["application/json", "text/event-stream"] {
+            let request = session.post(format!("[{}]", batch.join(",")));
+            let response = gateway.ask(&request.set("Accept", accept));
+            let mut answers: Vec<Value> = response
+                .messages()
+                .into_iter()
+                .flat_map(|message| match message {
+                    Value::Array(messages) => messages,
+                    message => vec![message],
+                })
+                .collect();
+            answers.sort_by_key(|answer| answer["id"].as_u64());
+            assert_eq!(answers.len(), 5, "{response}");
+            assert_eq!(answers[1]["error"]["code"], 7, "{response}");
+            for answer in [0, 2, 3, 4] {
+                assert_eq!(answers[answer]["result"], json!({}), "{response}");
+            }
+        }
+        let mut seen = asked(&script);
+        seen.sort();
+        assert_eq!(seen, ["+a:b", "+a:bad", "+a:bad"]);
     });
 }
 

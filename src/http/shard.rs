@@ -414,7 +414,7 @@ impl Shard {
             .calls
             .count(ended.call.method, Outcome::Cancelled);
         let to = ended.reply_to();
-        self.connections.borrow_mut().deliver(
+        let delivered = self.connections.borrow_mut().deliver(
             to,
             |_| Delivery::Cancelled {
                 part: to.part,
@@ -422,6 +422,9 @@ impl Shard {
             },
             EventQueue::end,
         );
+        if delivered {
+            self.enforce_budget();
+        }
     }
 
     /// Answers a call with a message of Ringway's own.

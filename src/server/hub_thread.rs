@@ -97,7 +97,7 @@ impl HubMail {
         let taken = order.is_ok();
         match order {
             Ok(HubOrder::Connect(pipes)) => self.hub.connect(pipes),
-            Ok(HubOrder::StopWriting) => self.hub.stop_writing(),
+            Ok(HubOrder::StopWriting) => self.hub.stop(),
             Err(_) => {}
         }
         if self.hub.has_news() {

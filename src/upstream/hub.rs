@@ -62,6 +62,8 @@ pub struct Hub {
     report: Box<dyn Fn(HubEvent)>,
     counters: Arc<Counters>,
     stop_writing: Cell<bool>,
+    /// The child that `next_pipes` are of is to be asked to end at once.
+    stop_next: Cell<bool>,
     /// The pipes of the next child, and the wake-up for them.
     next_pipes: RefCell<Option<ServerPipes>>,
     pipes_ready: Notify,
@@ -88,6 +90,7 @@ impl Hub {
             report,
             counters,
             stop_writing: Cell::new(false),
+            stop_next: Cell::new(false),
             next_pipes: RefCell::new(None),
             pipes_ready: Notify::default(),
             writer_is_idle: Cell::new(false),
@@ -121,7 +124,7 @@ impl Hub {
         let stdin = StreamFd::new(pipes.stdin, driver)?;
         let stdout = StreamFd::new(pipes.stdout, driver)?;
         self.state.borrow_mut().begin();
-        self.stop_writing.set(false);
+        self.stop_writing.set(self.stop_next.take());
         self.lines_ready.notify();
         let writer = monoio::spawn(self.clone().write_contained(stdin));
         let outcome = self.read(stdout, driver).await;
@@ -135,9 +138,17 @@ impl Hub {
         Ok(())
     }
 
+    /// Asks the child to end, also one that is not talked to yet.
+    pub fn stop(&self) {
+        match self.next_pipes.borrow().is_some() {
+            true => self.stop_next.set(true),
+            false => self.stop_writing(),
+        }
+    }
+
     /// Ends the writing task, which closes the server's stdin: the polite way
     /// to ask it to end.
-    pub fn stop_writing(&self) {
+    fn stop_writing(&self) {
         self.stop_writing.set(true);
         self.lines_ready.notify();
     }

@@ -38,9 +38,11 @@ enum Deed {
     Notify,
     Delete,
     Vanish,
+    /// An operator takes a token away.
+    Revoke,
 }
 
-fn deeds(theme: Theme) -> [(usize, Deed); 13] {
+fn deeds(theme: Theme) -> [(usize, Deed); 14] {
     let [calls, subscriptions, streams, tasks] = match theme {
         Theme::Calls => [60, 3, 4, 3],
         Theme::Subscriptions => [8, 50, 10, 2],
@@ -60,8 +62,9 @@ fn deeds(theme: Theme) -> [(usize, Deed); 13] {
         (tasks / 8 + 1, Deed::ListTasks),
         (streams, Deed::OpenStream),
         (2, Deed::Notify),
-        (2, Deed::Delete),
+        (1, Deed::Delete),
         (1, Deed::Vanish),
+        (usize::from(theme == Theme::Mixed), Deed::Revoke),
     ]
 }
 
@@ -144,7 +147,29 @@ impl World {
             Deed::Notify => self.notify(client),
             Deed::Delete => self.delete(client),
             Deed::Vanish => self.vanish(client),
+            Deed::Revoke => self.revoke(client),
         }
+    }
+
+    /// The token of a client is taken away: every session of its owner ends.
+    fn revoke(&mut self, client: usize) {
+        let owner = self.clients[client].owner;
+        let theirs = |client: &&mut Client| client.is_open && client.owner == owner;
+        let count = self
+            .clients
+            .iter_mut()
+            .filter(theirs)
+            .map(Client::closes)
+            .count();
+        let mut ended = 0;
+        for shard in &mut self.shards {
+            let mut acts = Vec::new();
+            ended += shard.state.end_sessions_of(&[owner], &mut acts);
+            shard.perform(acts);
+        }
+        assert_eq!(ended, count, "check 6: sessions of a token that is gone");
+        self.record.tally.count("tokens taken away");
+        self.hear_news();
     }
 
     fn unsubscribe(&mut self, client: usize) {
@@ -189,11 +214,11 @@ impl World {
     }
 
     fn list_tasks(&mut self, client: usize) {
-        let all = self
-            .clients
-            .iter()
-            .flat_map(|client| client.cursors.clone());
-        let all: Vec<_> = all.map(|(cursor, _)| cursor).collect();
+        // A cursor is its shard's number: those of other shards may be one's own.
+        let shard = self.clients[client].shard;
+        let others = self.clients.iter().filter(|other| other.shard == shard);
+        let all = others.flat_map(|other| other.cursors.iter());
+        let all: Vec<_> = all.map(|(cursor, _)| cursor.clone()).collect();
         let own: Vec<_> = self.clients[client].cursors.clone();
         let cursor = match self.dice.below(10) {
             0..5 => None,
@@ -207,7 +232,7 @@ impl World {
     fn id_and_token(&mut self) -> (String, Option<String>) {
         let dice = &mut self.dice;
         let serial = self.record.calls.len();
-        let id = match dice.chance(50) {
+        let id = match dice.chance(25) {
             true => dice.pick(&COMMON_IDS).to_owned(),
             false => format!("\"id {serial}\""),
         };
@@ -481,7 +506,7 @@ impl World {
             }
             Ask::TaskGet(of) | Ask::TaskResult(of) | Ask::TaskCancel(of) => {
                 let is_own = of.is_some_and(|of| client.tasks.contains(&of));
-                let forgets = self.settings.limits.tasks_per_session_max < 10;
+                let forgets = self.settings.forgets_tasks();
                 assert!(!is_own || forgets, "check 2: {task:?} is its own");
                 let known = "Task not found";
                 assert_eq!(
@@ -506,13 +531,12 @@ impl World {
     /// Check 2: a request is refused for a reason that there is.
     fn fails_at_once(&mut self, number: usize, reason: Reason, message: &[u8]) {
         let limits = &self.settings.limits;
-        let in_flight = self
-            .record
-            .calls
-            .iter()
-            .filter(|call| call.in_flight)
-            .count();
+        let all = self.record.calls.iter();
+        let in_flight = all.clone().filter(|call| call.in_flight).count();
+        let asked = all.filter(|call| matches!(call.ask, Ask::Subscribe(_)));
+        let asked = asked.count();
         let call = &mut self.record.calls[number];
+        let is_subscribe = matches!(call.ask, Ask::Subscribe(_));
         call.answer = Answer::Replied;
         assert_eq!(message, reply::failure(Some(call.id.as_bytes()), reason));
         let (session, shard) = (call.nonce.session, call.shard);
@@ -520,7 +544,8 @@ impl World {
             Reason::UpstreamDown => call.epoch == 0,
             Reason::Draining => self.is_draining,
             Reason::Overloaded => {
-                limits.sessions_max == 3
+                self.settings.is_small
+                    || (is_subscribe && asked > limits.subscriptions_per_session_max)
                     || in_flight >= limits.calls_per_session_max
                     || self.shards[shard].state.outgoing.waiting_bytes() > 10 << 20
             }

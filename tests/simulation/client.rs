@@ -246,12 +246,18 @@ impl Client {
     }
 
     /// Check 5, once all is quiet and a stream is open.
-    pub(crate) fn was_told_everything(&self, has_many: bool) {
+    ///
+    /// With `forgets` the gateway may have forgotten a task, and the news of it.
+    pub(crate) fn was_told_everything(&self, has_many: bool, forgets: bool) {
         let told = |uri: &str| {
             let telling = self.telling.get(&Subject::Updated(uri.to_owned()));
             telling.map_or(0, |telling| telling.told)
         };
         for (subject, telling) in &self.telling {
+            let is_of_task = matches!(subject, Subject::Status(_) | Subject::Progress(_));
+            if forgets && is_of_task {
+                continue;
+            }
             let mut last = telling.told;
             if let Subject::Updated(uri) = subject
                 && has_many

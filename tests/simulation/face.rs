@@ -350,10 +350,7 @@ impl World {
                 assert!(is_refusal || value["result"] == Value::Object(Default::default()));
             }
             Ask::MakeTask => {
-                assert!(
-                    self.settings.limits.tasks_per_session_max < 10
-                        || self.settings.limits.calls_max < 10
-                );
+                assert!(self.settings.forgets_tasks() || self.settings.limits.calls_max < 10);
                 self.record.tally.count("tasks over the limit");
             }
             Ask::TaskList(_) => self.gets_list(number, value),
@@ -364,7 +361,7 @@ impl World {
     /// Check 1: the session's own tasks, all of them, and nothing else.
     fn gets_list(&mut self, number: usize, value: &Value) {
         let call = &self.record.calls[number];
-        let forgets = self.settings.limits.tasks_per_session_max < 10;
+        let forgets = self.settings.forgets_tasks();
         let own = |(of, _): &&(usize, String)| call.owned_then.contains(of);
         let expected: Vec<Value> = call
             .listed
@@ -467,6 +464,12 @@ impl World {
             (_, Some(Wake::Evicted)) => self.breaks(connection),
             (Work::Write(count), _) => {
                 let moment = self.moments.next();
+                self.trace(|| {
+                    format!(
+                        "stream {connection} of session {client} takes at {moment}: {}",
+                        String::from_utf8_lossy(&bytes)
+                    )
+                });
                 let messages = events(&bytes);
                 assert_eq!(messages.len(), count);
                 let owner = &mut self.clients[client];
@@ -523,6 +526,7 @@ impl World {
         };
         let messages = events(&bytes);
         if let Some(moment) = taken {
+            self.trace(|| format!("stream {connection}: {is_done}"));
             match is_done {
                 true => self.clients[client].is_told(&messages, moment),
                 false => {

@@ -142,9 +142,10 @@ impl World {
             );
         }
         let has_many = self.settings.has_many_resources;
+        let forgets = self.settings.forgets_tasks();
         for client in self.clients.iter().filter(|client| client.is_open) {
             if client.stream.is_some() {
-                client.was_told_everything(has_many);
+                client.was_told_everything(has_many, forgets);
                 self.record
                     .tally
                     .count("sessions that were told everything");

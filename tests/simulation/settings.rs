@@ -107,6 +107,8 @@ pub(crate) struct Settings {
     pub(crate) keep_alive_ms: u64,
     pub(crate) write_timeout_ms: u64,
     pub(crate) faults: Faults,
+    /// Its limits are small.
+    pub(crate) is_small: bool,
     /// Payloads of many kilobytes.
     pub(crate) is_big: bool,
     /// More resources below a subscribed one than a session has marks for.
@@ -119,6 +121,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Whether a session has so few tasks that old ones make room for new ones.
+    pub(crate) fn forgets_tasks(&self) -> bool {
+        self.limits.tasks_per_session_max < 10
+    }
+
     pub(crate) fn draw(seed: u64, dice: &mut Dice) -> Settings {
         let theme = Theme::of(seed);
         let is_small = dice.chance(20);
@@ -184,6 +191,7 @@ impl Settings {
             has_many_resources: theme == Theme::Streams && dice.chance(20),
             drains: dice.chance(15),
             storms,
+            is_small,
             weights: weights(theme, dice),
         }
     }
@@ -207,7 +215,7 @@ fn weights(theme: Theme, dice: &mut Dice) -> Vec<(usize, Step)> {
         (some(&[40, 100]), Step::Gather),
         (some(&[40, 100]), Step::Written),
         (some(&[60, 150]), Step::Hear),
-        (some(&[80, 250]), Step::Speak),
+        (some(&[100, 250]), Step::Speak),
         (some(&[40, 150]), Step::Read),
         (some(&[20, 60]), Step::Flush),
         (some(&[30, 100, 200]), Step::Letters),

@@ -295,7 +295,9 @@ impl Shard {
             part: to.part,
             error: ended.body(),
         };
-        self.connections.deliver(to, make, EventQueue::end);
+        if self.connections.deliver(to, make, EventQueue::end) {
+            self.enforce_budget();
+        }
     }
 
     fn tell_message(&mut self, call: &Call, message: &[u8], how: How) {

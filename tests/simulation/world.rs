@@ -2,7 +2,7 @@
 //! the steps of shards, hub, server and time. What clients do is in `acts`, what
 //! their connections do in `face`, how a run ends in `quiet`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ringway::routing::drops::DropReason;
 use ringway::routing::hub::{Heard, Shards};
@@ -41,6 +41,9 @@ pub(crate) struct World {
     abilities: Vec<Abilities>,
     /// The ones that each shard knows.
     pub(crate) known: Vec<Option<Abilities>>,
+    /// The URIs that sessions of each shard held when its child came, and hold
+    /// still: only these may be lost.
+    may_lose: Vec<BTreeSet<String>>,
     /// The server takes nothing from its stdin for a while.
     is_stuck: bool,
     /// Faults have ended, the run is to come to rest.
@@ -70,6 +73,7 @@ impl World {
         World {
             hub: Hub::new(seed, &settings),
             known: vec![None; shards.len()],
+            may_lose: vec![BTreeSet::new(); shards.len()],
             record,
             moments,
             now: Micros(0),
@@ -101,6 +105,7 @@ impl World {
             let what = self.dice.weighted(&self.settings.weights);
             self.trace(|| format!("{what:?}"));
             self.step(what);
+            self.is_bounded();
             self.steps += 1;
         }
         self.come_to_rest();
@@ -142,7 +147,9 @@ impl World {
                     record,
                     ..
                 } = self;
-                server.speak(dice, settings, record);
+                for _ in 0..dice.between(1, 4) {
+                    server.speak(dice, settings, record);
+                }
             }
             Step::Read => {
                 let most = self.dice.between(1, 12);
@@ -445,6 +452,28 @@ impl World {
             }
         }
         self.sessions_end();
+        for shard in 0..self.shards.len() {
+            if !self.may_lose[shard].is_empty() {
+                let held = self.held_in(shard);
+                self.may_lose[shard].retain(|uri| held.contains(uri));
+            }
+        }
+    }
+
+    /// Check 7: what has a bound is within it.
+    fn is_bounded(&self) {
+        let limits = &self.settings.limits;
+        for shard in &self.shards {
+            let state = &shard.state;
+            assert!(state.sessions.len() <= limits.sessions_max);
+            assert!(state.calls_in_flight() <= limits.calls_max);
+            assert!(state.task_slots() <= limits.calls_max);
+            assert!(state.outgoing.waiting_bytes() <= limits.waiting_bytes_max);
+            assert!(shard.connections.held_bytes() <= self.settings.buffered_bytes_max);
+            let sessions = state.sessions.len();
+            assert!(state.subscriptions() <= sessions * limits.subscriptions_per_session_max);
+            assert!(state.tasks() <= sessions * limits.tasks_per_session_max);
+        }
     }
 
     fn hear_of(&mut self, shard: usize, moment: u64, news: News) {
@@ -463,6 +492,7 @@ impl World {
                 let abilities = self.abilities[epoch as usize - 1].clone();
                 let before = self.known[shard].replace(abilities.clone());
                 assert_eq!(before.is_none(), is_first);
+                self.may_lose[shard] = self.held_in(shard);
                 let is_less = before.is_some_and(|before| before.has_more_than(&abilities));
                 for client in self.clients.iter_mut().filter(open) {
                     if is_less {
@@ -495,6 +525,9 @@ impl World {
                 }
             }
             News::Lost(uri) => {
+                let is_held = self.held_in(shard).contains(&uri);
+                let may = self.may_lose[shard].remove(&uri);
+                assert!(may || !is_held, "check 4: {uri} is lost without a reason");
                 for client in self.clients.iter_mut().filter(open) {
                     if client.holds.contains_key(&uri) {
                         client.lets_go(&uri);
@@ -520,6 +553,13 @@ impl World {
             }
             News::Evicted(count) => self.record.tally.many("connections evicted", count),
         }
+    }
+
+    /// The URIs that sessions of a shard hold.
+    fn held_in(&self, shard: usize) -> BTreeSet<String> {
+        let own = self.clients.iter().filter(|client| client.shard == shard);
+        own.flat_map(|client| client.holds.keys().cloned())
+            .collect()
     }
 
     fn call_ends(&mut self, number: usize, how: How, moment: u64) {
