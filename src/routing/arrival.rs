@@ -63,7 +63,10 @@ impl ShardState {
 
     /// The server's answer to call `id` could not be read: the call ends.
     pub fn unreadable_answer(&mut self, id: UpstreamId) -> Option<Call> {
-        self.calls.get(id).filter(|call| call.sent)?;
+        let call = self.calls.get(id).filter(|call| call.sent)?;
+        if let About::TaskResult(task) = call.about {
+            self.end_task(task);
+        }
         self.end_call(id)
     }
 

@@ -335,10 +335,7 @@ impl HubState {
         for note in notes {
             match note {
                 Note::Want(uri) if is_current && self.ledger.requests() >= LEDGER_REQUESTS_MAX => {
-                    let told = Told::Refused(Refusal {
-                        code: i64::from(reply::INTERNAL_ERROR),
-                        message: reply::Reason::Overloaded.sentence().into(),
-                    });
+                    let told = Told::Overloaded;
                     shards.letter(shard, ToShard::Told { uri, told });
                 }
                 Note::Want(uri) if is_current => {

@@ -111,6 +111,18 @@ impl Interests {
         matches!(entry, Some(Interest::Held { sessions, .. }) if sessions.contains(&session))
     }
 
+    /// Whether `session` holds a URI that covers `uri`.
+    pub fn is_covered(&mut self, session: SessionKey, uri: &str) -> bool {
+        let mut covering = std::mem::take(&mut self.covering);
+        self.index.covering(uri, &mut covering);
+        let mut entries = covering.iter().filter_map(|key| self.index.get(*key));
+        let is_covered = entries.any(|entry| {
+            matches!(entry, Interest::Held { sessions, .. } if sessions.contains(&session))
+        });
+        self.covering = covering;
+        is_covered
+    }
+
     /// A session joins those that hold `uri`. Returns its place, `None` if nobody
     /// holds it or the session does so already.
     pub fn join(&mut self, session: SessionKey, uri: &str) -> Option<UriKey> {

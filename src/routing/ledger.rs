@@ -92,6 +92,9 @@ pub enum Told {
     Refused(Refusal),
     /// It asked, and the server was silent.
     TimedOut,
+    /// It asked while the server owed too many answers; never said by the ledger
+    /// itself, but by the hub before it asks it.
+    Overloaded,
     /// It holds the URI. The subscription was restored; what has changed in
     /// the meantime is unknown.
     Updated,

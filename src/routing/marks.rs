@@ -136,6 +136,14 @@ impl Marks {
         }
     }
 
+    /// Forgets an update.
+    pub fn forget_update(&mut self, uri: &str) {
+        let place = self.updates.iter().position(|update| *update.0.uri == *uri);
+        if let Some(place) = place {
+            self.updates.shift_remove_index(place);
+        }
+    }
+
     /// Forgets these tasks.
     pub fn forget_tasks(&mut self, is_gone: impl Fn(TaskKey) -> bool) {
         self.tasks.retain(|mark| !is_gone(mark.task));

@@ -128,6 +128,19 @@ impl Session {
         }
     }
 
+    /// Nothing more is told of an update of `uri`.
+    pub fn forget_update(&mut self, uri: &str) {
+        if let Some(marks) = &mut self.marks {
+            marks.forget_update(uri);
+            if marks.is_empty() {
+                self.marks = None;
+            }
+        }
+        for (_, marks) in &mut self.writing {
+            marks.forget_update(uri);
+        }
+    }
+
     pub fn has_marks(&self) -> bool {
         !self.changed.is_empty() || self.marks.as_ref().is_some_and(|marks| !marks.is_empty())
     }

@@ -101,14 +101,8 @@ impl ShardState {
             Err(step) => return step,
         };
         let (held, left) = self.interests.unsubscribe(key, &uri);
-        if let Some(place) = held
-            && let Some(session) = self.sessions.get_mut(key)
-            && let Some(held) = &mut session.held
-        {
-            held.remove(&place);
-            if held.is_empty() {
-                session.held = None;
-            }
+        if let Some(place) = held {
+            self.no_longer_held(key, &uri, place);
         }
         if left == super::interest::Left::Last {
             self.notes.push(Note::Release(uri.into()));
@@ -143,6 +137,24 @@ impl ShardState {
         held.map_or(0, |held| held.len()) < self.limits.subscriptions_per_session_max
     }
 
+    /// A session no longer holds a URI: it is not told of updates that came before,
+    /// unless another of its subscriptions covers them.
+    fn no_longer_held(&mut self, key: SessionKey, uri: &str, place: UriKey) {
+        let is_covered = self.interests.is_covered(key, uri);
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if let Some(held) = &mut session.held {
+            held.remove(&place);
+            if held.is_empty() {
+                session.held = None;
+            }
+        }
+        if !is_covered {
+            session.forget_update(uri);
+        }
+    }
+
     fn note_held(&mut self, key: SessionKey, place: UriKey) {
         let hasher = &self.hasher;
         if let Some(session) = self.sessions.get_mut(key) {
@@ -167,27 +179,24 @@ impl ShardState {
                 outcome: Outcome::Error,
                 call,
             }),
-            Told::TimedOut => self.end_waiters(uri, acts, |call| {
-                Act::End(Ended {
-                    call,
-                    reason: Reason::Timeout,
-                })
-            }),
+            Told::TimedOut => self.fail_waiters(uri, Reason::Timeout, acts),
+            Told::Overloaded => self.fail_waiters(uri, Reason::Overloaded, acts),
             Told::Updated => self.updated(uri, acts),
             Told::Lost => {
                 let Some((place, sessions)) = self.interests.lose(uri) else {
                     return 0;
                 };
                 for key in &sessions {
-                    let session = self.sessions.get_mut(*key);
-                    if let Some(held) = session.and_then(|session| session.held.as_mut()) {
-                        held.remove(&place);
-                    }
+                    self.no_longer_held(*key, uri, place);
                 }
                 return sessions.len();
             }
         }
         0
+    }
+
+    fn fail_waiters(&mut self, uri: &str, reason: Reason, acts: &mut Vec<Act>) {
+        self.end_waiters(uri, acts, |call| Act::End(Ended { call, reason }));
     }
 
     fn end_waiters(

@@ -286,7 +286,7 @@ impl ShardState {
     }
 
     /// A task is terminal: its slot is free, its progress token no longer valid.
-    fn end_task(&mut self, task: TaskKey) {
+    pub(super) fn end_task(&mut self, task: TaskKey) {
         if let Some(slot) = self.tasks.end(task) {
             self.calls.end_task(slot);
         }

@@ -183,7 +183,7 @@ impl Tasks {
             of.owned.retain(|key| *key != known);
             forgotten.push(known);
         }
-        if !self.has_room(Some(of)) {
+        if slot.is_some() && !self.has_room(Some(of)) {
             // A slot can only be freed by the replaced task, which made room.
             return Err(NotOwned::Full);
         }
