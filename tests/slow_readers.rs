@@ -8,11 +8,11 @@ use std::sync::{Mutex, MutexGuard};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::metrics::{self, Metrics};
-use support::process::{raise_open_files, resident_peak_bytes};
+use support::process::{descriptors, raise_open_files, resident_peak_bytes};
 use support::stream::{BARRIER, carried_by, value};
 use support::{
     Base, Gateway, Layout, Raw, Script, Session, Stream, Upstream, hex, on_both_drivers,
-    on_every_way, on_layouts,
+    on_every_way, on_layouts, wait_until,
 };
 
 const MIB: u64 = 1 << 20;
@@ -138,19 +138,20 @@ fn get_stuck(gateway: &Gateway, script: &Script<'_>, session: &Session, uris: &[
         assert_eq!(response.result(), json!({}), "{response}");
     }
     let unread = lazy_stream(gateway, session);
-    flood(script, uris);
+    flood(script, uris, ROUNDS);
     unread
 }
 
 const ROUNDS: usize = 60;
 
-fn flood(script: &Script<'_>, uris: &[String]) {
+/// Lets the server tell all of them, one after the other, so many times.
+fn flood(script: &Script<'_>, uris: &[String], rounds: usize) {
     let lines: Vec<String> = uris.iter().map(|uri| update(uri)).collect();
     let last = br#"{"jsonrpc":"2.0","id":@ID@,"result":{}}"#;
     let line = hex(lines.join("\n").as_bytes());
     script.tool(
         "repeat",
-        &json!({ "count": ROUNDS, "line": line, "last": hex(last) }),
+        &json!({ "count": rounds, "line": line, "last": hex(last) }),
     );
 }
 
@@ -201,6 +202,65 @@ fn unread_get_stream_does_not_block_its_own_session_and_is_told_what_it_missed()
     });
 }
 
+/// The text of an answer that was cut off, its head and the lines that frame its chunks left out.
+fn without_chunks(answer: &str) -> String {
+    let (_, mut rest) = answer.split_once("\r\n\r\n").expect("a head");
+    let mut text = String::new();
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("a chunk's size");
+        let chunk = after.get(..size).unwrap_or(after);
+        text.push_str(chunk);
+        rest = after.get(size + 2..).unwrap_or("");
+    }
+    text
+}
+
+/// What a stream had begun to write when it was cut off is told on the next one: of the one and the other
+/// together a client has everything.
+#[test]
+fn what_a_stream_could_not_write_is_told_on_the_next_one() {
+    const COUNT: usize = 800;
+    let _alone = alone();
+    on_every_way(|layout| {
+        let flags = ["--max-subscriptions-per-session", "1000"];
+        let gateway = scripted(layout, &flags);
+        let script = Script::new(&gateway);
+        let session = Session::open(&gateway);
+        let uris = long_uris(COUNT);
+        let mut connection = gateway.connect();
+        for uri in &uris {
+            let response = connection.ask(&session.subscribe("1", uri));
+            assert_eq!(response.result(), json!({}), "{response}");
+        }
+        let mut unread = lazy_stream(&gateway, &session);
+        // Each once: more than a socket takes, and nothing comes behind it that would be told anyway.
+        flood(&script, &uris, 1);
+        let with_one = Base::of(&gateway).descriptors;
+        let mut newer = Stream::open(&gateway, &session);
+        wait_until("the older stream is cut off", || {
+            descriptors(gateway.pid()) <= with_one
+        });
+        let older = String::from_utf8(unread.rest()).expect("SSE is UTF-8");
+        let newer = carried_by(&script, &mut newer);
+        let older = without_chunks(&older);
+        let mut by_the_older = 0;
+        for uri in &uris {
+            let update = update(uri);
+            let is_whole = older.contains(&format!("{update}\n\n"));
+            by_the_older += usize::from(is_whole);
+            assert!(
+                is_whole || newer.contains(&update),
+                "told by neither: {}",
+                &uri[..8]
+            );
+        }
+        assert!(
+            (1..COUNT).contains(&by_the_older),
+            "{by_the_older} by the older"
+        );
+    });
+}
+
 /// A stuck stream ends with its session, and another GET takes its place, although nothing can be written to it.
 #[test]
 fn stuck_stream_ends_with_its_session_and_can_be_replaced() {
@@ -219,7 +279,7 @@ fn stuck_stream_ends_with_its_session_and_can_be_replaced() {
         while newer.message() != update(&uris[5]) {}
         let _newer = {
             let connection = lazy_stream(&gateway, &session);
-            flood(&script, &uris);
+            flood(&script, &uris, ROUNDS);
             connection
         };
         assert_eq!(gateway.ask(&session.delete()).status, 204);

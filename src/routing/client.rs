@@ -279,130 +279,8 @@ pub fn unsupported_era(id: Option<&[u8]>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::routing::arrival::{Answered, Progressed};
-    use crate::routing::session::TokenId;
-    use crate::routing::shard::ShardLimits;
-    use crate::routing::time::Millis;
-    use crate::wire::handshake::{Handshake, Offer};
-    use crate::wire::scan::scan;
-    use crate::wire::version::Version;
-
-    const NOWHERE: ReplyTo = ReplyTo {
-        connection: 1,
-        connection_generation: 1,
-        exchange: 1,
-        part: 0,
-    };
-
-    struct Bench {
-        state: ShardState,
-        draws: u128,
-        now: Millis,
-    }
-
-    impl Bench {
-        fn new() -> Bench {
-            let limits = ShardLimits {
-                sessions_max: 9,
-                calls_max: 9,
-                calls_per_session_max: 3,
-                subscriptions_per_session_max: 2,
-                tasks_per_session_max: 2,
-                uri_bytes_max: 20,
-                waiting_bytes_max: 1_000,
-                request_timeout_ms: 1_000,
-                request_timeout_max_ms: 3_000,
-                session_ttl_ms: 100_000,
-                session_unused_ms: 10_000,
-            };
-            let seeds = ahash::RandomState::with_seeds(1, 2, 3, 4);
-            let mut state = ShardState::new(0, 1, limits, seeds, Millis(0));
-            let result = br#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}"#;
-            let offer = Offer {
-                get_streams: false,
-                tasks: false,
-            };
-            state.upstream_up(
-                1,
-                Arc::new(Handshake::read(result, offer).unwrap()),
-                &mut Vec::new(),
-            );
-            Bench {
-                state,
-                draws: 0,
-                now: Millis(0),
-            }
-        }
-
-        fn session(&mut self) -> SessionKey {
-            self.draws += 1;
-            let draw = self.draws;
-            self.state
-                .open_session(TokenId::ANYONE, Version::NEWEST, self.now, || draw)
-                .unwrap()
-        }
-
-        fn send(&mut self, session: SessionKey, text: &str) -> (Step, Vec<Ended>) {
-            let envelope = scan(text.as_bytes()).unwrap();
-            let mut acts = Vec::new();
-            let step = self.state.message(
-                session,
-                text.as_bytes(),
-                &envelope,
-                NOWHERE,
-                Micros(self.now.0 * 1_000),
-                &mut acts,
-            );
-            (step, ended(acts))
-        }
-
-        fn answered(&mut self, id: UpstreamId) -> Option<Call> {
-            match self.state.answered(id, b"", false, self.now) {
-                Answered::Call(call) => Some(call),
-                _ => None,
-            }
-        }
-
-        fn progressed(&mut self, id: UpstreamId) -> bool {
-            !matches!(self.state.progressed(id, self.now), Progressed::Nobody)
-        }
-
-        fn upstream(&mut self) -> Vec<serde_json::Value> {
-            let batch = self.state.outgoing.take_batch(Vec::new());
-            self.state.outgoing.written(batch.len());
-            batch
-                .split(|byte| *byte == b'\n')
-                .filter(|line| !line.is_empty())
-                .map(|line| serde_json::from_slice(line).unwrap())
-                .collect()
-        }
-
-        fn tick(&mut self, to: u64) -> Vec<Ended> {
-            let mut acts = Vec::new();
-            while self.now.0 < to {
-                self.now = Millis((self.now.0 + 50).min(to));
-                self.state.tick(self.now, &mut acts);
-            }
-            ended(acts)
-        }
-    }
-
-    fn ended(acts: Vec<Act>) -> Vec<Ended> {
-        let ended = acts.into_iter().filter_map(|act| match act {
-            Act::End(ended) => Some(ended),
-            _ => None,
-        });
-        ended.collect()
-    }
-
-    fn id_of(line: &serde_json::Value) -> UpstreamId {
-        UpstreamId::read(line["id"].to_string().as_bytes())
-            .unwrap()
-            .id
-    }
+    use crate::routing::bench::{Bench, ended, id_of};
 
     const CALL: &str = r#"{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_meta":{"progressToken":"x"}}}"#;
 
@@ -516,9 +394,7 @@ mod tests {
             );
         }
         bench.upstream();
-        let mut acts = Vec::new();
-        bench.state.end_session(session, &mut acts);
-        let ended = ended(acts);
+        let ended = ended(bench.end(session));
         assert_eq!(ended.len(), 3);
         assert!(ended.iter().all(|e| e.reason == Reason::SessionEnded));
         assert_eq!(bench.upstream().len(), 3);
@@ -549,9 +425,7 @@ mod tests {
         let mut bench = Bench::new();
         let session = bench.session();
         bench.send(session, CALL);
-        let mut acts = Vec::new();
-        bench.state.upstream_down(&mut acts);
-        assert_eq!(ended(acts)[0].reason, Reason::UpstreamDown);
+        assert_eq!(bench.down()[0].reason, Reason::UpstreamDown);
         assert!(bench.upstream().is_empty());
         match bench.send(session, CALL).0 {
             Step::Failed(reason, _) => assert_eq!(reason, Reason::UpstreamDown),
@@ -561,25 +435,13 @@ mod tests {
 
     #[test]
     fn a_restarted_upstream_keeps_sessions_unless_it_can_do_less() {
-        let offer = Offer {
-            get_streams: false,
-            tasks: false,
-        };
-        let up = |capabilities: &str| {
-            let text =
-                format!(r#"{{"protocolVersion":"2025-11-25","capabilities":{capabilities}}}"#);
-            Arc::new(Handshake::read(text.as_bytes(), offer).unwrap())
-        };
         let mut bench = Bench::new();
         let session = bench.session();
-        bench.state.upstream_down(&mut Vec::new());
-        let acts = &mut Vec::new();
-        bench
-            .state
-            .upstream_up(2, up(r#"{"logging":{},"tools":{}}"#), acts);
+        bench.down();
+        bench.up(2, r#"{"logging":{},"tools":{}}"#);
         assert!(matches!(bench.send(session, CALL).0, Step::InFlight { .. }));
-        bench.state.upstream_down(&mut Vec::new());
-        bench.state.upstream_up(3, up(r#"{"logging":{}}"#), acts);
+        bench.down();
+        bench.up(3, r#"{"logging":{}}"#);
         assert!(bench.state.sessions.is_empty());
     }
 
@@ -597,7 +459,7 @@ mod tests {
         bench.send(session, &set("loud"));
         bench.send(session, &set("debug"));
         assert_eq!(bench.state.log_level(), Some(0));
-        bench.state.end_session(session, &mut Vec::new());
+        bench.end(session);
         assert_eq!(bench.state.log_level(), None);
     }
 

@@ -116,9 +116,9 @@ impl Interests {
         let mut covering = std::mem::take(&mut self.covering);
         self.index.covering(uri, &mut covering);
         let mut entries = covering.iter().filter_map(|key| self.index.get(*key));
-        let is_covered = entries.any(|entry| {
-            matches!(entry, Interest::Held { sessions, .. } if sessions.contains(&session))
-        });
+        let is_covered = entries.any(
+            |entry| matches!(entry, Interest::Held { sessions, .. } if sessions.contains(&session)),
+        );
         self.covering = covering;
         is_covered
     }

@@ -6,6 +6,8 @@
 
 pub mod arrival;
 pub mod back_off;
+#[cfg(test)]
+mod bench;
 pub mod calls;
 pub mod client;
 pub mod drops;

@@ -147,7 +147,8 @@ impl World {
             Deed::Notify => self.notify(client),
             Deed::Delete => self.delete(client),
             Deed::Vanish => self.vanish(client),
-            Deed::Revoke => self.revoke(client),
+            Deed::Revoke if self.dice.chance(10) => self.revoke(client),
+            Deed::Revoke => {}
         }
     }
 
@@ -496,7 +497,7 @@ impl World {
             }
             Ask::Unsubscribe(uri) => {
                 let (uri, session) = (uri.clone(), call.nonce.session);
-                client.lets_go(&uri);
+                client.lets_go(&uri, moment);
                 for call in &mut self.record.calls {
                     let is_same = call.ask == Ask::Subscribe(uri.clone());
                     call.is_void |= is_same && call.in_flight && call.nonce.session == session;

@@ -141,6 +141,8 @@ pub(crate) struct Call {
 pub(crate) struct Record {
     pub(crate) calls: Vec<Call>,
     pub(crate) tally: Tally,
+    /// A hash of all that passed between gateway and server, and of the news.
+    pub(crate) fingerprint: u64,
     /// Per shard: progress that was dropped from some queue or other, and progress
     /// that is missing although it was not dropped from its own call's.
     pub(crate) dropped_somewhere: Vec<usize>,
@@ -208,6 +210,13 @@ impl Call {
 }
 
 impl Record {
+    /// Something has happened that must happen again when the seed is run again.
+    pub(crate) fn has_seen(&mut self, what: &[u8]) {
+        for byte in what {
+            self.fingerprint = (self.fingerprint ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
     /// Checks 1, 2, 3, 8: the reply that ends a call.
     pub(crate) fn gets_reply(&mut self, number: usize, message: &[u8]) {
         let call = &mut self.calls[number];

@@ -52,6 +52,8 @@ pub(crate) struct Client {
     /// The URIs that it is subscribed to, each since when.
     pub(crate) holds: BTreeMap<String, u64>,
     ever_held: BTreeSet<String>,
+    /// When it last let go of one.
+    let_go: u64,
     /// The calls that have made its tasks.
     pub(crate) tasks: Vec<usize>,
     /// Cursors that it was given, and what the server calls them.
@@ -117,6 +119,7 @@ impl Client {
             level: None,
             holds: BTreeMap::new(),
             ever_held: BTreeSet::new(),
+            let_go: 0,
             tasks: Vec::new(),
             cursors: Vec::new(),
             lists: 0,
@@ -141,15 +144,16 @@ impl Client {
     }
 
     /// It no longer holds a URI: what only that one covered it need not be told.
-    pub(crate) fn lets_go(&mut self, uri: &str) {
-        self.holds.remove(uri);
-        for (subject, telling) in &mut self.telling {
-            if let Subject::Updated(updated) = subject
-                && !self.holds.keys().any(|held| covers(held, updated))
-            {
-                telling.owed = 0;
-            }
+    pub(crate) fn lets_go(&mut self, uri: &str, moment: u64) {
+        if self.holds.remove(uri).is_none() {
+            return;
         }
+        self.let_go = moment;
+        let holds = &self.holds;
+        self.telling.retain(|subject, _| match subject {
+            Subject::Updated(updated) => holds.keys().any(|held| covers(held, updated)),
+            _ => true,
+        });
     }
 
     pub(crate) fn wants(&self, uri: &str) -> bool {
@@ -208,8 +212,8 @@ impl Client {
             match &subject {
                 Subject::List(_) => {}
                 Subject::Updated(uri) => assert!(
-                    self.ever_held.iter().any(|held| covers(held, uri)),
-                    "check 1: an update of {uri}, to which it never subscribed"
+                    self.wants(uri),
+                    "check 1: an update of {uri}, to which it is not subscribed"
                 ),
                 Subject::Status(call) | Subject::Progress(call) => assert!(
                     record.calls[*call].has_said(message),
@@ -236,11 +240,16 @@ impl Client {
         }
     }
 
-    /// It failed: they are to be told again.
-    pub(crate) fn is_not_told(&mut self, messages: &[&[u8]], moment: u64) {
+    /// It failed: they are to be told again. Updates need not be, and may, if the
+    /// client has unsubscribed from something since they were taken.
+    pub(crate) fn is_not_told(&mut self, messages: &[&[u8]], taken: u64, moment: u64) {
         for message in messages {
-            if let Some(telling) = self.telling.get_mut(&subject(message)) {
-                telling.due = moment;
+            let subject = subject(message);
+            let has_let_go = matches!(subject, Subject::Updated(_)) && self.let_go > taken;
+            match self.telling.get_mut(&subject) {
+                Some(telling) if has_let_go => telling.may = moment,
+                Some(telling) => telling.due = moment,
+                None => {}
             }
         }
     }

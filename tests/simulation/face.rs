@@ -408,9 +408,9 @@ impl World {
                 self.shards[shard].connections.close(key);
             }
             Carries::Stream(stream) => {
-                if let Some((bytes, Some(_))) = &stream.writing {
+                if let Some((bytes, Some(taken))) = &stream.writing {
                     let moment = self.moments.next();
-                    self.clients[stream.client].is_not_told(&events(bytes), moment);
+                    self.clients[stream.client].is_not_told(&events(bytes), *taken, moment);
                     self.record.tally.count("stream writes that fail");
                 }
                 self.stream_is_over(connection, &stream);
@@ -525,13 +525,13 @@ impl World {
             return false;
         };
         let messages = events(&bytes);
-        if let Some(moment) = taken {
+        if let Some(taken) = taken {
             self.trace(|| format!("stream {connection}: {is_done}"));
             match is_done {
-                true => self.clients[client].is_told(&messages, moment),
+                true => self.clients[client].is_told(&messages, taken),
                 false => {
                     let moment = self.moments.next();
-                    self.clients[client].is_not_told(&messages, moment);
+                    self.clients[client].is_not_told(&messages, taken, moment);
                     self.record.tally.count("stream writes that fail");
                 }
             }

@@ -53,6 +53,7 @@ impl World {
             if self.round(restarts) {
                 continue;
             }
+            self.nobody_waits_to_be_woken();
             let in_flight: usize = self.shards.iter().map(|s| s.state.calls_in_flight()).sum();
             let is_resting = in_flight == 0 && self.hub.state.ledger().requests() == 0;
             rests = if is_resting { rests + 1 } else { 0 };
@@ -62,6 +63,30 @@ impl World {
             self.pass(self.settings.limits.request_timeout_ms * 250 + 100_000);
         }
         panic!("the run does not come to rest");
+    }
+
+    /// Check 5: nothing is there for a stream or a connection that has not been woken
+    /// for it. In time a keep-alive would hide it.
+    fn nobody_waits_to_be_woken(&self) {
+        for client in self.clients.iter().filter(|client| client.is_open) {
+            let sessions = &self.shards[client.shard].state.sessions;
+            let key = sessions.find(client.id, client.owner);
+            let session = key.and_then(|key| sessions.get(key));
+            let session = session.expect("an open session is known");
+            assert!(
+                client.stream.is_none() || !session.has_marks(),
+                "check 5: session {} has marks and a stream that sleeps",
+                client.number
+            );
+            assert!(
+                session.writing.is_empty(),
+                "check 5: marks that nobody writes"
+            );
+        }
+        for shard in &self.shards {
+            let held = shard.connections.held_bytes();
+            assert_eq!(held, 0, "check 2: an answer and a connection that sleeps");
+        }
     }
 
     /// One turn of everything. True if something happened.

@@ -156,7 +156,7 @@ impl Settings {
             session_unused_ms: if lasts { 50_000_000 } else { 1_000 },
         };
         let faults = Faults {
-            write_fails: dice.pick(&[0, 2, 10, 30]),
+            write_fails: dice.pick(&[0, 0, 5, 25]),
             silent: dice.pick(&[0, 0, 5, 15]),
             twice: dice.pick(&[0, 5, 20]),
             refused: dice.pick(&[0, 10, 40]),
@@ -206,7 +206,7 @@ fn weights(theme: Theme, dice: &mut Dice) -> Vec<(usize, Step)> {
     };
     let breaks = match theme {
         Theme::Streams => some(&[5, 15, 30]),
-        _ => some(&[0, 5, 15]),
+        _ => some(&[0, 2, 6]),
     };
     vec![
         (some(&[6, 15]), Step::Open),

@@ -145,7 +145,7 @@ impl Shard {
                 let news = match &told {
                     Told::Updated => Some(News::Updated(uri.to_string())),
                     Told::Lost => Some(News::Lost(uri.to_string())),
-                    Told::Agreed | Told::Refused(_) | Told::TimedOut => None,
+                    Told::Agreed | Told::Refused(_) | Told::Overloaded | Told::TimedOut => None,
                 };
                 news.into_iter().for_each(|news| self.tell_news(news));
                 let mut acts = Vec::new();

@@ -167,10 +167,12 @@ impl World {
                 self.take_letters(shard, most);
             }
             Step::Connection if !self.connections.is_empty() => {
-                for _ in 0..3 {
-                    let connection = self.dice.below(self.connections.len());
-                    self.go_on(connection);
-                }
+                // Few of many connections have something to do.
+                let count = self.connections.len();
+                let first = self.dice.below(count);
+                let most = self.dice.between(1, 5);
+                let places = (first..first + count.min(12)).map(|place| place % count);
+                places.filter(|place| self.go_on(*place)).take(most).count();
             }
             Step::Break => self.break_one(),
             Step::Time => {
@@ -244,6 +246,7 @@ impl World {
         for line in writing.bytes.split(|byte| *byte == b'\n') {
             if !line.is_empty() {
                 self.trace(|| format!("> {}", String::from_utf8_lossy(line)));
+                self.record.has_seen(line);
                 self.server.stdin.push_back(line.to_vec());
             }
         }
@@ -283,6 +286,7 @@ impl World {
             };
             has_read = true;
             self.trace(|| format!("< {}", String::from_utf8_lossy(&said.line)));
+            self.record.has_seen(&said.line);
             self.read_line(&said.line, &said.about);
         }
         self.hear_news();
@@ -447,6 +451,7 @@ impl World {
     pub(crate) fn hear_news(&mut self) {
         for shard in 0..self.shards.len() {
             for (moment, news) in std::mem::take(&mut self.shards[shard].news) {
+                self.record.has_seen(&moment.to_le_bytes());
                 self.trace(|| format!("shard {shard}: {news:?}"));
                 self.hear_of(shard, moment, news);
             }
@@ -530,7 +535,7 @@ impl World {
                 assert!(may || !is_held, "check 4: {uri} is lost without a reason");
                 for client in self.clients.iter_mut().filter(open) {
                     if client.holds.contains_key(&uri) {
-                        client.lets_go(&uri);
+                        client.lets_go(&uri, moment);
                         self.record.tally.count("subscriptions lost");
                     }
                 }
