@@ -101,8 +101,33 @@ pub const UPDATED_URI_BYTES_MAX: usize = 16 << 10;
 /// dropped. A burst of a thousand messages fits.
 pub const PROGRESS_BYTES_MAX: usize = 1 << 20;
 
+/// Progress messages that follow each other share buffers of about this many
+/// bytes.
+pub const PROGRESS_SEGMENT_BYTES: usize = 64 << 10;
+
+/// An event of at least this many bytes is written from its own buffer, not
+/// copied behind others.
+pub const LARGE_EVENT_BYTES: usize = 64 << 10;
+
 /// Longest message about a task that is kept as a mark, bytes.
-pub const TASK_NEWS_BYTES_MAX: usize = 16 << 10;
+pub const TASK_NEWS_BYTES_MAX: usize = 4 << 10;
+
+/// Bytes of such messages that a session keeps.
+pub const SESSION_NEWS_BYTES_MAX: usize = 256 << 10;
+
+/// Longest event of an update below a subscribed resource that is kept apart,
+/// bytes.
+pub const SUB_RESOURCE_EVENT_BYTES_MAX: usize = 2 << 10;
+
+/// `tasks/result` calls of one task that are told what is new of it: the newest.
+pub const TASK_RESULTS_MAX: usize = 8;
+
+/// Boundaries of a URI, from its beginning, at which a subscription may end that
+/// covers it: nested subscriptions must not multiply the work of an update.
+pub const COVERING_BOUNDARIES_MAX: usize = 64;
+
+/// Longest cursor of a server's list of tasks that is kept, bytes.
+pub const TASK_CURSOR_BYTES_MAX: usize = 4 << 10;
 
 /// Longest answer that is looked into for a task or its status, bytes: walking a
 /// document costs some dozen times its size for a moment.

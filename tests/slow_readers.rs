@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use support::mcp::call_with_token_body;
 use support::metrics::{self, Metrics};
 use support::process::{descriptors, raise_open_files, resident_peak_bytes};
 use support::stream::{BARRIER, carried_by, value};
@@ -391,6 +392,42 @@ fn unread_post_streams_lose_old_progress_but_never_their_answer() {
         assert!(more < 600 * MIB, "{} MiB", more / MIB);
         base.wait_until_back(&gateway);
         bystander.works(&script);
+    });
+}
+
+/// The answer of one call of a batch is older than much of what the other reports, and stays all the same.
+#[test]
+fn answer_in_front_of_much_progress_is_not_lost() {
+    let _alone = alone();
+    on_every_way(|layout| {
+        let gateway = scripted(layout, &metrics::FLAGS);
+        let metrics = Metrics::of(&gateway);
+        let script = Script::new(&gateway);
+        let session = Session::open_at(&gateway, "2025-03-26");
+        let held = |id: &str, key: &str| {
+            let arguments = json!({ "key": key }).to_string();
+            call_with_token_body(id, "hold", &arguments, "\"t\"")
+        };
+        let batch = session.post(format!("[{},{}]", held("1", "quick"), held("2", "slow")));
+        let mut unread = Raw::connect_lazily(gateway.address);
+        unread.send(batch.set("Accept", "text/event-stream").bytes());
+        script.wait_held_count(2);
+        let slow = ["slow".to_owned()];
+        // Before it is stuck, while it is stuck, and with the answer in between.
+        report(&script, &slow, 0, 500);
+        script.release("quick");
+        report(&script, &slow, 500, 500);
+        script.release("slow");
+        assert!(metrics.drops("slow_reader") > 0.0, "it was not stuck");
+        let messages = Stream::of_answer(unread).rest();
+        let answers: Vec<Value> = messages.iter().map(|message| value(message)).collect();
+        let answers: Vec<&Value> = answers
+            .iter()
+            .filter(|message| message["result"].is_object())
+            .collect();
+        assert_eq!(answers.len(), 2);
+        assert_eq!(answers[0]["result"]["released"], "quick");
+        assert_eq!(answers[1]["result"]["released"], "slow");
     });
 }
 

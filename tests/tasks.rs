@@ -603,7 +603,15 @@ fn end_of_the_session_cancels_its_tasks_that_are_not_over() {
         let other = Session::open(&gateway);
         let mut stream = Stream::open(&gateway, &other);
         own(&gateway, &other, "kept");
-        for task in ["told", "seen", "cancelled", "running", "waiting"] {
+        for task in [
+            "told",
+            "seen",
+            "cancelled",
+            "running",
+            "waiting",
+            "answered",
+            "forgotten",
+        ] {
             own(&gateway, &session, task);
         }
         script.say(&[
@@ -616,6 +624,13 @@ fn end_of_the_session_cancels_its_tasks_that_are_not_over() {
         script.answer_method("tasks/cancel", &task("cancelled", "cancelled"));
         let cancel = about(&session, "2", "tasks/cancel", "cancelled");
         assert_eq!(gateway.ask(&cancel).result()["status"], "cancelled");
+        // A result ends a task, and so does a server that does not know it any more.
+        let result = about(&session, "3", "tasks/result", "answered");
+        assert!(gateway.ask(&result).result().is_object());
+        let error = json!({"code": -32602, "message": "no such task"});
+        script.rule(&json!({"method": "tasks/get", "error": error}));
+        let get = gateway.ask(&about(&session, "4", "tasks/get", "forgotten"));
+        get.expect_error(200, -32602, Some("4"));
         // The status of `told` is on its way to the session's shard.
         expect_nothing(&script, &mut [&mut stream]);
         let ping = session.post(support::mcp::ping_body("3"));

@@ -424,8 +424,17 @@ impl Connections {
     }
 
     /// Delivers progress to the request that `to` names; `write` appends the
-    /// message. A JSON answer that may turns into an SSE answer by it.
-    pub fn deliver_progress(&mut self, to: ReplyTo, write: impl FnOnce(&mut Vec<u8>)) -> Streamed {
+    /// message, of about `bytes`. A JSON answer that may turns into an SSE answer
+    /// by it. Where all answers would take more than `room`, older progress of the
+    /// same answer goes for it, or it goes itself.
+    pub fn deliver_progress(
+        &mut self,
+        to: ReplyTo,
+        room: usize,
+        bytes: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Streamed {
+        let all = self.answer_bytes;
         let Some(entry) = self.waiting(to) else {
             return Streamed::Gone;
         };
@@ -439,7 +448,16 @@ impl Connections {
         }
         let events = entry.events.get_or_insert_default();
         let before = events.len();
-        let dropped = events.progress(write);
+        let mut dropped = 0;
+        let over = (all + bytes).saturating_sub(room);
+        if over > 0 {
+            let keep = events.progress_bytes().saturating_sub(over);
+            dropped = events.drop_progress(keep);
+        }
+        match all - before + events.len() + bytes <= room {
+            true => dropped += events.progress(write),
+            false => dropped += 1,
+        }
         let after = events.len();
         entry.answer_bytes = entry.answer_bytes + after - before;
         entry.wake();
@@ -607,7 +625,9 @@ mod tests {
     }
 
     fn progress(connections: &mut Connections, to: ReplyTo) -> Streamed {
-        connections.deliver_progress(to, |out| out.extend_from_slice(b"progress"))
+        connections.deliver_progress(to, 1 << 20, 40, |out| {
+            out.extend_from_slice(b"progress");
+        })
     }
 
     #[test]
@@ -620,14 +640,46 @@ mod tests {
         assert_eq!(progress(&mut connections, to), taken);
         assert!(reply(&mut connections, to));
         match wake(&mut connections, key) {
-            Some(Wake::Events(events)) => {
-                let text = String::from_utf8(events.as_bytes().to_vec()).unwrap();
+            Some(Wake::Events(mut events)) => {
+                let mut text = String::new();
+                while let Some((bytes, start)) = events.next_part() {
+                    text += std::str::from_utf8(&bytes[start..]).unwrap();
+                }
                 assert_eq!(text.matches("progress").count(), 2);
                 assert!(text.ends_with("data: reply\n\n"), "{text}");
                 assert_eq!(events.ended(), 1);
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn progress_without_room_drops_its_own_and_nobody_elses() {
+        let mut connections = Connections::new(Millis(0));
+        let (one, two) = (connections.open(), connections.open());
+        let to = connections.begin(one, Form::Stream);
+        let frame = "event: message\ndata: progress\n\n".len();
+        let deliver = |connections: &mut Connections, to| {
+            connections.deliver_progress(to, 4 * frame, frame, |out| {
+                out.extend_from_slice(b"progress");
+            })
+        };
+        for _ in 0..4 {
+            assert_eq!(
+                deliver(&mut connections, to),
+                Streamed::Taken { dropped: 0 }
+            );
+        }
+        assert_eq!(
+            deliver(&mut connections, to),
+            Streamed::Taken { dropped: 1 }
+        );
+        let other = connections.begin(two, Form::Stream);
+        assert_eq!(
+            deliver(&mut connections, other),
+            Streamed::Taken { dropped: 1 }
+        );
+        assert_eq!(connections.held_bytes(), 4 * frame);
     }
 
     #[test]

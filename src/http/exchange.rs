@@ -10,6 +10,7 @@ use super::guard::{HeadExtent, Refusal};
 use super::head::{Framing, Head, Method, SessionHeader};
 use super::response::{self, Manner, OriginAnswer};
 use super::stream::OpenStream;
+use crate::limits::LARGE_EVENT_BYTES;
 use crate::routing::event_queue::EventQueue;
 use crate::routing::session::{SessionId, TokenId};
 use crate::routing::upstream_id::UpstreamId;
@@ -486,9 +487,11 @@ async fn await_json(
             Event::Events(events) => {
                 let mut stream = Stream::new(now(connection, kept.manner));
                 stream.head(&connection.shard.date(), b"");
-                stream.events(&events);
                 let missing = 1usize.saturating_sub(events.ended());
-                return stream_on(connection, stream, missing, &[call]).await;
+                return match stream.events(connection, events).await {
+                    true => stream_on(connection, stream, missing, &[call]).await,
+                    false => gone(connection, &[call]),
+                };
             }
             Event::End => continue,
             Event::Quiet => {
@@ -644,7 +647,9 @@ async fn stream_on(
         match connection.event().await {
             Event::Events(events) => {
                 missing = missing.saturating_sub(events.ended());
-                stream.events(&events);
+                if !stream.events(connection, events).await {
+                    return gone(connection, calls);
+                }
             }
             Event::Quiet => stream.keep_alive(),
             Event::Deliveries(_) => {} // these are for other forms
@@ -680,8 +685,22 @@ impl Stream {
         response::sse_message(&mut self.bytes, &self.manner, message);
     }
 
-    fn events(&mut self, events: &EventQueue) {
-        response::part(&mut self.bytes, self.manner.http11, events.as_bytes());
+    /// Adds events; large ones are written from their own buffers. False if the
+    /// client is gone.
+    async fn events(&mut self, connection: &mut Connection, mut events: Box<EventQueue>) -> bool {
+        let http11 = self.manner.http11;
+        while let Some((bytes, start)) = events.next_part() {
+            if bytes.len() < LARGE_EVENT_BYTES || start > 0 {
+                response::part(&mut self.bytes, http11, &bytes[start..]);
+                continue;
+            }
+            response::part_begins(&mut self.bytes, http11, bytes.len());
+            if !self.flush(connection).await || !connection.write(bytes).await {
+                return false;
+            }
+            response::part_ends(&mut self.bytes, http11);
+        }
+        true
     }
 
     fn keep_alive(&mut self) {

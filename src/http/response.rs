@@ -206,9 +206,23 @@ pub fn part(out: &mut Vec<u8>, http11: bool, bytes: &[u8]) {
         return;
     }
     out.reserve(bytes.len() + 24);
-    chunk_size(out, bytes.len());
+    part_begins(out, http11, bytes.len());
     out.extend_from_slice(bytes);
-    out.extend_from_slice(b"\r\n");
+    part_ends(out, http11);
+}
+
+/// What stands before a part of `bytes` that is written on its own.
+pub fn part_begins(out: &mut Vec<u8>, http11: bool, bytes: usize) {
+    if http11 {
+        chunk_size(out, bytes);
+    }
+}
+
+/// What stands behind it.
+pub fn part_ends(out: &mut Vec<u8>, http11: bool) {
+    if http11 {
+        out.extend_from_slice(b"\r\n");
+    }
 }
 
 fn chunk_size(out: &mut Vec<u8>, bytes: usize) {

@@ -28,7 +28,7 @@ use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::{Act, Ended, SessionsFull, ShardState};
 use crate::routing::stream::Work;
 use crate::routing::tasks::TaskKey;
-use crate::routing::time::Millis;
+use crate::routing::time::{Micros, Millis};
 use crate::routing::upstream_id::UpstreamId;
 use crate::runtime::bell::{Post, PostError};
 use crate::runtime::clock;
@@ -205,13 +205,18 @@ impl Shard {
         self.connections.borrow().held_bytes() + waiting
     }
 
+    /// Bytes that answers may take: what bodies and waiting calls leave of the budget.
+    fn answers_room(&self) -> usize {
+        let waiting = self.state.borrow().outgoing.waiting_bytes();
+        let taken = waiting + self.connections.borrow().body_bytes();
+        self.config.buffered_bytes_max.saturating_sub(taken)
+    }
+
     /// Answers may take what bodies and waiting calls leave of the budget; over it
     /// progress goes first, then the connection with the largest backlog.
     fn enforce_budget(&self) {
-        let waiting = self.state.borrow().outgoing.waiting_bytes();
+        let room = self.answers_room();
         let mut connections = self.connections.borrow_mut();
-        let taken = waiting + connections.body_bytes();
-        let room = self.config.buffered_bytes_max.saturating_sub(taken);
         let dropped = connections.drop_progress_over(room);
         self.counters.dropped_many(DropReason::SlowReader, dropped);
         let evicted = connections.evict_over(room);
@@ -351,6 +356,18 @@ impl Shard {
                 self.counters.durations.record(now.since(call.started));
                 self.deliver_line(&call, id_span, line);
             }
+            other => self.answer_instead(other, now),
+        }
+    }
+
+    /// The server's answer to call `id` is a task of another shard's session.
+    pub fn foreign_task(&self, id: UpstreamId) {
+        let answered = self.state.borrow_mut().foreign_task(id);
+        self.answer_instead(answered, clock::precise());
+    }
+
+    fn answer_instead(&self, answered: Answered, now: Micros) {
+        match answered {
             Answered::Instead {
                 call,
                 message,
@@ -358,13 +375,13 @@ impl Shard {
             } => {
                 self.counters.durations.record(now.since(call.started));
                 self.tell_message(&call, &message, outcome);
-                self.notify_hub();
             }
+            Answered::Call(_) => {} // got the server's answer
             Answered::Late => {
                 self.counters.dropped(DropReason::LateAnswer);
-                self.notify_hub();
             }
         }
+        self.notify_hub();
     }
 
     fn deliver_line(&self, call: &Call, id_span: Span, line: &[u8]) {
@@ -465,6 +482,7 @@ impl Shard {
     /// `token_span`: to the client of that call, with its own token.
     pub fn progress(&self, id: UpstreamId, token_span: Span, line: &[u8]) {
         let mut state = self.state.borrow_mut();
+        let waiting = state.outgoing.waiting_bytes();
         let edit = |token| Edit {
             span: token_span,
             with: token,
@@ -474,11 +492,13 @@ impl Shard {
                 self.counters.dropped(DropReason::Progress);
             }
             Progressed::Call { reply_to, token } => {
-                let streamed = self
-                    .connections
-                    .borrow_mut()
-                    .deliver_progress(reply_to, |out| splice(out, line, &mut [edit(token)]));
-                drop(state);
+                let bytes = line.len() + token.len() + sse::FRAME_BYTES;
+                let mut connections = self.connections.borrow_mut();
+                let taken = waiting + connections.body_bytes();
+                let room = self.config.buffered_bytes_max.saturating_sub(taken);
+                let streamed = connections.deliver_progress(reply_to, room, bytes, |out| {
+                    splice(out, line, &mut [edit(token)]);
+                });
                 self.count_streamed(streamed);
             }
             Progressed::Task { task, token } => {
@@ -495,7 +515,6 @@ impl Shard {
             Streamed::Taken { dropped } => {
                 self.counters.events_progress.add(1);
                 self.counters.dropped_many(DropReason::SlowReader, dropped);
-                self.enforce_budget();
             }
             Streamed::NoStream => {
                 self.counters.dropped(DropReason::Progress);
@@ -506,15 +525,14 @@ impl Shard {
         }
     }
 
-    /// The server told the status of a task; it may be another shard's.
+    /// The server told the status of a task.
     pub fn task_status(&self, line: &[u8]) {
         let task = self.state.borrow_mut().task_status(line);
         if let Some(task) = task {
             let mut message = Vec::new();
             splice(&mut message, line, &mut []);
             self.task_news(task, TaskNews::Status, &message);
-        } else if self.shards == 1 {
-            // With several shards one of the others may know it.
+        } else {
             self.counters.dropped(DropReason::Task);
         }
     }
@@ -522,12 +540,14 @@ impl Shard {
     /// News of a task: on the answer of a `tasks/result` that waits for it, else on
     /// the GET stream of its session.
     fn task_news(&self, task: TaskKey, news: TaskNews, message: &[u8]) {
-        let waiting = self.state.borrow().task_results(task);
-        for reply_to in waiting {
-            let streamed = self
-                .connections
-                .borrow_mut()
-                .deliver_progress(reply_to, |out| out.extend_from_slice(message));
+        let results = self.state.borrow().task_results(task);
+        for reply_to in results {
+            let room = self.answers_room();
+            let bytes = message.len() + sse::FRAME_BYTES;
+            let streamed =
+                self.connections
+                    .borrow_mut()
+                    .deliver_progress(reply_to, room, bytes, |out| out.extend_from_slice(message));
             if let Streamed::Taken { .. } = streamed {
                 self.count_streamed(streamed);
                 return;

@@ -213,6 +213,7 @@ impl Bench {
             Note::Want(uri) => format!("want {uri}"),
             Note::Release(uri) => format!("release {uri}"),
             Note::CancelTask(id) => format!("cancel {id}"),
+            Note::ForgetTask(id) => format!("forget {id}"),
         });
         shown.collect()
     }

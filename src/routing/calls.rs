@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::ops::{Index, IndexMut};
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -13,9 +14,9 @@ use super::outcome::Method;
 use super::session::{Session, SessionKey};
 use super::tasks::TaskKey;
 use super::time::Micros;
-use super::upstream_id::{GENERATION_MAX, UpstreamId};
+use super::upstream_id::{GENERATION_MAX, TASK_SLOTS_FROM, UpstreamId};
 use super::wheel::Deadline;
-use crate::limits::{SLOTS_BEFORE_REUSE, SLOTS_MAX};
+use crate::limits::SLOTS_BEFORE_REUSE;
 use crate::wire::scan::{Field, Shape};
 
 /// A client's JSON-RPC id: the raw JSON that its answer will carry, and the
@@ -131,6 +132,104 @@ struct Slot {
     older: Option<u32>,
 }
 
+/// Slots of one kind: those of calls that ask for a task, or those of all others.
+#[derive(Debug)]
+struct Bank {
+    first: u32,
+    slots: Vec<Slot>,
+    /// Free slots, the one that has been free longest first.
+    free: VecDeque<u32>,
+}
+
+impl Bank {
+    fn starting_at(first: u32) -> Bank {
+        Bank {
+            first,
+            slots: Vec::new(),
+            free: VecDeque::new(),
+        }
+    }
+
+    /// A slot to use: a new one until there are `reuse_from`. `None`: all are used.
+    fn take_free(&mut self, reuse_from: usize) -> Option<u32> {
+        let may_grow = self.slots.len() < TASK_SLOTS_FROM as usize;
+        let reuse = self.slots.len() >= reuse_from || !may_grow;
+        if let Some(slot) = self.free.pop_front_if(|_| reuse) {
+            return Some(slot);
+        }
+        if !may_grow {
+            return None;
+        }
+        self.slots.push(Slot {
+            generation: 1,
+            call: None,
+            task: None,
+            deadline: Deadline::default(),
+            newer: None,
+            older: None,
+        });
+        Some(self.first + (self.slots.len() - 1) as u32)
+    }
+}
+
+/// All slots. Their numbers tell calls that ask for a task from others, also the
+/// hub, which knows nothing of calls.
+#[derive(Debug)]
+struct Slots {
+    banks: [Bank; 2],
+}
+
+impl Default for Slots {
+    fn default() -> Slots {
+        Slots {
+            banks: [Bank::starting_at(0), Bank::starting_at(TASK_SLOTS_FROM)],
+        }
+    }
+}
+
+impl Slots {
+    fn used(&self) -> usize {
+        let used = self.banks.iter();
+        used.map(|bank| bank.slots.len() - bank.free.len()).sum()
+    }
+
+    fn bank_mut(&mut self, slot: u32) -> &mut Bank {
+        &mut self.banks[usize::from(slot >= TASK_SLOTS_FROM)]
+    }
+
+    fn get(&self, slot: u32) -> Option<&Slot> {
+        let bank = &self.banks[usize::from(slot >= TASK_SLOTS_FROM)];
+        bank.slots.get((slot - bank.first) as usize)
+    }
+
+    fn get_mut(&mut self, slot: u32) -> Option<&mut Slot> {
+        let bank = self.bank_mut(slot);
+        bank.slots.get_mut((slot - bank.first) as usize)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        let banks = self.banks.iter();
+        banks.flat_map(|bank| (bank.first..).zip(&bank.slots))
+    }
+}
+
+impl Index<u32> for Slots {
+    type Output = Slot;
+
+    fn index(&self, slot: u32) -> &Slot {
+        let bank = &self.banks[usize::from(slot >= TASK_SLOTS_FROM)];
+        &bank.slots[(slot - bank.first) as usize]
+    }
+}
+
+impl IndexMut<u32> for Slots {
+    fn index_mut(&mut self, slot: u32) -> &mut Slot {
+        let bank = self.bank_mut(slot);
+        let first = bank.first;
+        &mut bank.slots[(slot - first) as usize]
+    }
+}
+
 /// Why a call cannot begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BeginError {
@@ -146,9 +245,7 @@ pub enum BeginError {
 #[derive(Debug)]
 pub struct Calls {
     shard: usize,
-    slots: Vec<Slot>,
-    /// Free slots, the one that has been free longest first.
-    free: VecDeque<u32>,
+    slots: Slots,
     by_client_id: HashTable<u32>,
     hasher: ahash::RandomState,
     max: usize,
@@ -163,8 +260,7 @@ impl Calls {
     pub fn new(shard: usize, max: usize, hasher: ahash::RandomState) -> Calls {
         Calls {
             shard,
-            slots: Vec::new(),
-            free: VecDeque::new(),
+            slots: Slots::default(),
             by_client_id: HashTable::new(),
             hasher,
             max,
@@ -175,7 +271,7 @@ impl Calls {
 
     /// Calls in flight.
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len() - self.tasks
+        self.slots.used() - self.tasks
     }
 
     /// Whether another task may keep a slot.
@@ -204,7 +300,7 @@ impl Calls {
         let slots = &self.slots;
         self.by_client_id
             .find(self.hash(session, value), |slot| {
-                matches!(&slots[*slot as usize].call,
+                matches!(&slots[*slot].call,
                     Some(call) if call.session == session && call.client_id.value() == value)
             })
             .copied()
@@ -215,13 +311,16 @@ impl Calls {
         if self.slot_of(call.session, &call.client_id).is_some() {
             return Err(BeginError::DuplicateId);
         }
-        if self.len() >= self.max || self.slots.len() - self.free.len() >= SLOTS_MAX {
+        if self.len() >= self.max {
             return Err(BeginError::Full);
         }
         let hash = self.hash(call.session, call.client_id.value());
-        let slot = self.free_slot();
+        let bank = &mut self.slots.banks[usize::from(call.about == About::NewTask)];
+        let Some(slot) = bank.take_free(self.reuse_from) else {
+            return Err(BeginError::Full);
+        };
         self.link(session, slot);
-        self.slots[slot as usize].call = Some(call);
+        self.slots[slot].call = Some(call);
         let Calls {
             slots,
             by_client_id,
@@ -229,7 +328,7 @@ impl Calls {
             ..
         } = self;
         by_client_id.insert_unique(hash, slot, |slot| {
-            let call = slots[*slot as usize].call.as_ref();
+            let call = slots[*slot].call.as_ref();
             call.map_or(0, |call| {
                 let mut state = hasher.build_hasher();
                 call.session.hash(&mut state);
@@ -240,44 +339,28 @@ impl Calls {
         Ok(self.id_of(slot))
     }
 
-    fn free_slot(&mut self) -> u32 {
-        let reuse = self.slots.len() >= self.reuse_from;
-        if let Some(slot) = self.free.pop_front_if(|_| reuse) {
-            return slot;
-        }
-        self.slots.push(Slot {
-            generation: 1,
-            call: None,
-            task: None,
-            deadline: Deadline::default(),
-            newer: None,
-            older: None,
-        });
-        (self.slots.len() - 1) as u32
-    }
-
     fn id_of(&self, slot: u32) -> UpstreamId {
-        UpstreamId::of_call(self.shard, slot, self.slots[slot as usize].generation)
+        UpstreamId::of_call(self.shard, slot, self.slots[slot].generation)
     }
 
     fn live(&self, id: UpstreamId) -> Option<u32> {
-        let slot = self.slots.get(id.slot() as usize)?;
+        let slot = self.slots.get(id.slot())?;
         (slot.generation == id.generation() && slot.call.is_some()).then_some(id.slot())
     }
 
     /// The call that `id` names, if it is still in flight.
     pub fn get(&self, id: UpstreamId) -> Option<&Call> {
-        self.slots[self.live(id)? as usize].call.as_ref()
+        self.slots[self.live(id)?].call.as_ref()
     }
 
     pub fn get_mut(&mut self, id: UpstreamId) -> Option<&mut Call> {
         let slot = self.live(id)?;
-        self.slots[slot as usize].call.as_mut()
+        self.slots[slot].call.as_mut()
     }
 
     /// The deadline of the call in flight in `slot`, for the wheel.
     pub fn deadline(&mut self, slot: u32) -> Option<(UpstreamId, &mut Deadline)> {
-        let entry = self.slots.get_mut(slot as usize)?;
+        let entry = self.slots.get_mut(slot)?;
         let id = UpstreamId::of_call(self.shard, slot, entry.generation);
         Some((id, &mut entry.deadline))
     }
@@ -295,10 +378,10 @@ impl Calls {
 
     /// Every call in flight, in one pass over the table.
     pub fn all(&self) -> Vec<(UpstreamId, SessionKey)> {
-        let slots = self.slots.iter().enumerate();
+        let slots = self.slots.iter();
         let calls = slots.filter_map(|(slot, entry)| {
             let call = entry.call.as_ref()?;
-            Some((self.id_of(slot as u32), call.session))
+            Some((self.id_of(slot), call.session))
         });
         calls.collect()
     }
@@ -324,21 +407,21 @@ impl Calls {
             return None;
         }
         let call = self.take(session, id)?;
-        self.slots[id.slot() as usize].task = Some(task);
+        self.slots[id.slot()].task = Some(task);
         self.tasks += 1;
         Some(call)
     }
 
     /// The task that keeps the slot of `id`.
     pub fn task(&self, id: UpstreamId) -> Option<TaskKey> {
-        let slot = self.slots.get(id.slot() as usize)?;
+        let slot = self.slots.get(id.slot())?;
         slot.task.filter(|_| slot.generation == id.generation())
     }
 
     /// The task that keeps the slot of `id` no longer needs it.
     pub fn end_task(&mut self, id: UpstreamId) {
         if self.task(id).is_some() {
-            self.slots[id.slot() as usize].task = None;
+            self.slots[id.slot()].task = None;
             self.tasks -= 1;
             self.free(id.slot());
         }
@@ -346,41 +429,41 @@ impl Calls {
 
     fn take(&mut self, session: &mut Session, id: UpstreamId) -> Option<Call> {
         let slot = self.live(id)?;
-        let call = self.slots[slot as usize].call.take()?;
+        let call = self.slots[slot].call.take()?;
         let hash = self.hash(call.session, call.client_id.value());
         if let Ok(entry) = self.by_client_id.find_entry(hash, |other| *other == slot) {
             entry.remove();
         }
         self.unlink(session, slot);
-        self.slots[slot as usize].deadline.clear();
+        self.slots[slot].deadline.clear();
         Some(call)
     }
 
     fn free(&mut self, slot: u32) {
-        let entry = &mut self.slots[slot as usize];
+        let entry = &mut self.slots[slot];
         entry.generation = entry.generation % GENERATION_MAX + 1;
-        self.free.push_back(slot);
+        self.slots.bank_mut(slot).free.push_back(slot);
     }
 
     fn link(&mut self, session: &mut Session, slot: u32) {
         let older = session.newest_call.replace(slot);
         session.calls += 1;
         if let Some(older) = older {
-            self.slots[older as usize].newer = Some(slot);
+            self.slots[older].newer = Some(slot);
         }
-        let entry = &mut self.slots[slot as usize];
+        let entry = &mut self.slots[slot];
         entry.older = older;
         entry.newer = None;
     }
 
     fn unlink(&mut self, session: &mut Session, slot: u32) {
-        let entry = &mut self.slots[slot as usize];
+        let entry = &mut self.slots[slot];
         let (older, newer) = (entry.older.take(), entry.newer.take());
         if let Some(older) = older {
-            self.slots[older as usize].newer = newer;
+            self.slots[older].newer = newer;
         }
         match newer {
-            Some(newer) => self.slots[newer as usize].older = older,
+            Some(newer) => self.slots[newer].older = older,
             None => session.newest_call = older,
         }
         session.calls -= 1;

@@ -1,38 +1,46 @@
 //! The events of one SSE answer that wait for their connection to take them, in
-//! order, in one buffer. Progress that a client does not take is dropped, the
-//! oldest first; a reply never is.
+//! order. Progress that a client does not take is dropped, the oldest first; a
+//! reply never is, and is never copied for what happens to others.
 
-use crate::limits::PROGRESS_BYTES_MAX;
+use std::collections::VecDeque;
+
+use crate::limits::{PROGRESS_BYTES_MAX, PROGRESS_SEGMENT_BYTES};
 use crate::wire::sse;
 
-#[derive(Clone, Copy, Debug)]
-struct Frame {
-    bytes: u32,
-    is_progress: bool,
+/// A part of the queue.
+#[derive(Debug)]
+enum Segment {
+    Reply(Vec<u8>),
+    Progress(Run),
+}
+
+/// Progress messages that stand together, in one buffer.
+#[derive(Default, Debug)]
+struct Run {
+    bytes: Vec<u8>,
+    /// Bytes before this have been dropped.
+    start: usize,
+    /// The lengths of the messages that are left.
+    messages: VecDeque<u32>,
 }
 
 /// The queue of one answer.
 #[derive(Default, Debug)]
 pub struct EventQueue {
-    bytes: Vec<u8>,
-    frames: Vec<Frame>,
+    segments: VecDeque<Segment>,
+    bytes: usize,
     progress_bytes: usize,
     ended: usize,
 }
 
 impl EventQueue {
-    /// The events as they go on the wire.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// Bytes that wait.
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.bytes
     }
 
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty() && self.ended == 0
+        self.bytes == 0 && self.ended == 0
     }
 
     /// Bytes of progress that wait.
@@ -45,20 +53,12 @@ impl EventQueue {
         self.ended
     }
 
-    fn push(&mut self, is_progress: bool, write: impl FnOnce(&mut Vec<u8>)) -> usize {
-        let before = self.bytes.len();
-        sse::frame_with(&mut self.bytes, write);
-        let bytes = self.bytes.len() - before;
-        self.frames.push(Frame {
-            bytes: bytes as u32,
-            is_progress,
-        });
-        bytes
-    }
-
     /// The reply that ends a call. `write` appends the message.
     pub fn reply(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        self.push(false, write);
+        let mut bytes = Vec::new();
+        sse::frame_with(&mut bytes, write);
+        self.bytes += bytes.len();
+        self.segments.push_back(Segment::Reply(bytes));
         self.ended += 1;
     }
 
@@ -69,7 +69,19 @@ impl EventQueue {
 
     /// Progress of a call. Returns how many older messages were dropped for it.
     pub fn progress(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> usize {
-        self.progress_bytes += self.push(true, write);
+        let has_room = matches!(self.segments.back(),
+            Some(Segment::Progress(run)) if run.bytes.len() < PROGRESS_SEGMENT_BYTES);
+        if !has_room {
+            self.segments.push_back(Segment::Progress(Run::default()));
+        }
+        if let Some(Segment::Progress(run)) = self.segments.back_mut() {
+            let before = run.bytes.len();
+            sse::frame_with(&mut run.bytes, write);
+            let bytes = run.bytes.len() - before;
+            run.messages.push_back(bytes as u32);
+            self.bytes += bytes;
+            self.progress_bytes += bytes;
+        }
         match self.progress_bytes > PROGRESS_BYTES_MAX {
             true => self.drop_progress(PROGRESS_BYTES_MAX / 2),
             false => 0,
@@ -79,24 +91,43 @@ impl EventQueue {
     /// Drops progress, the oldest first, until at most `keep` bytes of it are
     /// left. Returns how many messages that were.
     pub fn drop_progress(&mut self, keep: usize) -> usize {
-        let mut kept_bytes = Vec::new();
-        let mut kept_frames = Vec::new();
         let mut dropped = 0;
-        let mut at = 0;
-        for frame in &self.frames {
-            let end = at + frame.bytes as usize;
-            if frame.is_progress && self.progress_bytes > keep {
-                self.progress_bytes -= frame.bytes as usize;
+        for segment in &mut self.segments {
+            let Segment::Progress(run) = segment else {
+                continue;
+            };
+            while self.progress_bytes > keep {
+                let Some(bytes) = run.messages.pop_front() else {
+                    break;
+                };
+                let bytes = bytes as usize;
+                run.start += bytes;
+                self.progress_bytes -= bytes;
+                self.bytes -= bytes;
                 dropped += 1;
-            } else {
-                kept_bytes.extend_from_slice(&self.bytes[at..end]);
-                kept_frames.push(*frame);
             }
-            at = end;
         }
-        self.bytes = kept_bytes;
-        self.frames = kept_frames;
+        if dropped > 0 {
+            self.segments.retain(|segment| match segment {
+                Segment::Reply(_) => true,
+                Segment::Progress(run) => !run.messages.is_empty(),
+            });
+        }
         dropped
+    }
+
+    /// Takes the next part of what goes on the wire: a whole number of events, and
+    /// where they begin in it.
+    pub fn next_part(&mut self) -> Option<(Vec<u8>, usize)> {
+        let part = match self.segments.pop_front()? {
+            Segment::Reply(bytes) => (bytes, 0),
+            Segment::Progress(run) => {
+                self.progress_bytes -= run.bytes.len() - run.start;
+                (run.bytes, run.start)
+            }
+        };
+        self.bytes -= part.0.len() - part.1;
+        Some(part)
     }
 }
 
@@ -104,8 +135,13 @@ impl EventQueue {
 mod tests {
     use super::*;
 
-    fn text(queue: &EventQueue) -> String {
-        let text = String::from_utf8(queue.as_bytes().to_vec()).unwrap();
+    fn text(queue: &mut EventQueue) -> String {
+        let mut all = Vec::new();
+        while let Some((bytes, start)) = queue.next_part() {
+            all.extend_from_slice(&bytes[start..]);
+        }
+        assert_eq!((queue.len(), queue.progress_bytes()), (0, 0));
+        let text = String::from_utf8(all).unwrap();
         text.replace("event: message\ndata: ", "")
             .replace("\n\n", ";")
     }
@@ -114,11 +150,12 @@ mod tests {
     fn events_keep_their_order() {
         let mut queue = EventQueue::default();
         queue.progress(|out| out.extend_from_slice(b"1"));
-        queue.reply(|out| out.extend_from_slice(b"r"));
         queue.progress(|out| out.extend_from_slice(b"2"));
+        queue.reply(|out| out.extend_from_slice(b"r"));
+        queue.progress(|out| out.extend_from_slice(b"3"));
         queue.end();
-        assert_eq!(text(&queue), "1;r;2;");
         assert_eq!(queue.ended(), 2);
+        assert_eq!(text(&mut queue), "1;2;r;3;");
     }
 
     #[test]
@@ -130,15 +167,29 @@ mod tests {
         queue.reply(|out| out.extend_from_slice(b"first"));
         while dropped == 0 {
             sent += 1;
-            dropped += queue.progress(|out| out.extend_from_slice(&big));
+            dropped += queue.progress(|out| {
+                out.extend_from_slice(format!("{sent} ").as_bytes());
+                out.extend_from_slice(&big);
+            });
         }
         queue.progress(|out| out.extend_from_slice(b"last"));
         assert!(queue.progress_bytes() <= PROGRESS_BYTES_MAX / 2 + 100);
-        let text = text(&queue);
-        assert!(text.starts_with("first;xxx") && text.ends_with("last;"));
+        let text = text(&mut queue);
+        let oldest = format!("first;{} xxx", dropped + 1);
+        assert!(text.starts_with(&oldest) && text.ends_with("last;"));
         assert_eq!(text.matches(';').count(), 1 + sent - dropped + 1);
-        assert_eq!(queue.drop_progress(0), sent - dropped + 1);
-        assert_eq!(queue.len(), "event: message\ndata: first\n\n".len());
+    }
+
+    #[test]
+    fn all_progress_can_go_from_between_replies() {
+        let mut queue = EventQueue::default();
+        for _ in 0..3 {
+            queue.progress(|out| out.extend_from_slice(b"p"));
+            queue.reply(|out| out.extend_from_slice(b"r"));
+        }
+        assert_eq!(queue.drop_progress(usize::MAX), 0);
+        assert_eq!(queue.drop_progress(0), 3);
         assert_eq!(queue.progress_bytes(), 0);
+        assert_eq!(text(&mut queue), "r;r;r;");
     }
 }

@@ -2,7 +2,7 @@
 //! ledger of subscriptions, the log level, the hub's own lines to the server. A
 //! line of the server goes in, messages for shards come out.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use indexmap::IndexSet;
@@ -14,11 +14,15 @@ use super::log_level::{Level, LogLevel};
 use super::server_line::{Route, route};
 use super::time::Millis;
 use super::upstream_id::UpstreamId;
-use crate::limits::{HUB_ANSWERS_BYTES, LEDGER_REQUESTS_MAX, ORPHANS_MAX, UPDATED_URI_BYTES_MAX};
+use crate::limits::{
+    HUB_ANSWERS_BYTES, LEDGER_REQUESTS_MAX, ORPHANS_MAX, TASK_ANSWER_BYTES_MAX,
+    UPDATED_URI_BYTES_MAX,
+};
 use crate::wire::handshake::{Handshake, HandshakeError, Offer};
 use crate::wire::notice::Kinds;
 use crate::wire::reply::{self, json_string};
 use crate::wire::span::Span;
+use crate::wire::task;
 use crate::wire::version::Version;
 
 /// Where the hub puts what is for a shard. Of one shard everything arrives in
@@ -76,6 +80,8 @@ pub struct HubState {
     ledger: Ledger,
     /// Tasks without an owner that the server was asked to cancel.
     cancels: HashSet<UpstreamId, ahash::RandomState>,
+    /// The shards whose sessions own tasks, where there are several.
+    tasks: HashMap<Box<str>, usize, ahash::RandomState>,
     /// How long the server may take to answer.
     timeout_ms: u64,
     log_level_due: Millis,
@@ -110,6 +116,7 @@ impl HubState {
             has_logging: false,
             ledger: Ledger::new(hasher.hash_one(1u64), timeout_ms),
             cancels: HashSet::with_hasher(hasher.clone()),
+            tasks: HashMap::with_hasher(hasher.clone()),
             timeout_ms,
             log_level_due: Millis::NEVER,
             lines: Vec::new(),
@@ -125,6 +132,11 @@ impl HubState {
 
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// Tasks that sessions own, as far as the hub has to know.
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
     }
 
     /// Requests to cancel a task that the server has not answered.
@@ -176,6 +188,7 @@ impl HubState {
         self.ledger.down();
         self.lines.clear();
         self.cancels.clear();
+        self.tasks.clear();
         self.handshake_id = None;
         for shard in 0..self.shards {
             shards.letter(shard, ToShard::Down);
@@ -205,7 +218,13 @@ impl HubState {
                 quoted,
                 is_error,
             } => {
-                let kind = if is_error { Kind::Error } else { Kind::Result };
+                let kind = match is_error {
+                    true => Kind::Error,
+                    false if id.asks_for_task() && !self.claim_task(shard, text) => {
+                        Kind::ForeignTask
+                    }
+                    false => Kind::Result,
+                };
                 shards.message(shard, kind, id, id_span, text);
                 match quoted {
                     true => Heard::Quoted,
@@ -220,11 +239,19 @@ impl HubState {
                 true => Heard::Routed,
                 false => Heard::Dropped(DropReason::SlowReader),
             },
-            Route::TaskStatus => {
-                for shard in 0..self.shards {
-                    let nobody = UpstreamId::of_hub(0);
-                    shards.message(shard, Kind::TaskStatus, nobody, NO_SPAN, text);
-                }
+            Route::TaskStatus(_) if text.len() > TASK_ANSWER_BYTES_MAX => {
+                Heard::Dropped(DropReason::Task)
+            }
+            Route::TaskStatus(task) => {
+                let shard = match self.shards {
+                    1 => Some(0),
+                    _ => self.tasks.get(&task).copied(),
+                };
+                let Some(shard) = shard else {
+                    return Heard::Dropped(DropReason::Task);
+                };
+                let nobody = UpstreamId::of_hub(0);
+                shards.message(shard, Kind::TaskStatus, nobody, NO_SPAN, text);
                 Heard::Routed
             }
             Route::Changed(kinds) if self.offer.get_streams => {
@@ -232,8 +259,8 @@ impl HubState {
                 Heard::Routed
             }
             Route::Updated(uri) if self.offer.get_streams => {
-                let is_wanted = !self.ledger.holders(&uri).is_empty();
-                if is_wanted && uri.len() <= UPDATED_URI_BYTES_MAX {
+                let is_short = uri.len() <= UPDATED_URI_BYTES_MAX;
+                if is_short && !self.ledger.holders(&uri).is_empty() {
                     self.updated.insert(uri);
                     return Heard::Routed;
                 }
@@ -247,6 +274,19 @@ impl HubState {
             Route::Reply(message) => self.reply(&message),
             Route::Drop(reason) => Heard::Dropped(reason),
         }
+    }
+
+    /// A call of `shard` that asks for a task has this result. False if it names a
+    /// task of another shard's session; those of its own shard it knows itself.
+    fn claim_task(&mut self, shard: usize, text: &[u8]) -> bool {
+        if self.shards == 1 {
+            return true;
+        }
+        let Some(created) = task::created_in(text) else {
+            return true;
+        };
+        let owner = self.tasks.entry(created.task_id.into()).or_insert(shard);
+        *owner == shard
     }
 
     /// Answers the server. A server that asks without reading gets no more than
@@ -347,8 +387,13 @@ impl HubState {
                     ledger.release(shard, &uri, now, next_id, acts);
                 }),
                 Note::CancelTask(id) if is_current => self.cancel_task(&id),
+                Note::ForgetTask(id) if is_current => {
+                    if self.tasks.get(&id) == Some(&shard) {
+                        self.tasks.remove(&id);
+                    }
+                }
                 // The shard has answered those who waited; the task is no more.
-                Note::Want(_) | Note::CancelTask(_) => {}
+                Note::Want(_) | Note::CancelTask(_) | Note::ForgetTask(_) => {}
             }
         }
     }
@@ -482,6 +527,7 @@ mod tests {
 
     use super::*;
     use crate::routing::bench::{digits, id_of};
+    use crate::routing::upstream_id::TASK_SLOTS_FROM;
 
     const EVERYTHING: Offer = Offer {
         get_streams: true,
@@ -513,6 +559,7 @@ mod tests {
                     assert_eq!(UpstreamId::read(span.of(text)).unwrap().id, id);
                     String::new()
                 }
+                Kind::ForeignTask => String::new(),
                 Kind::Changed(kinds) => kinds.len().to_string(),
                 _ => String::from_utf8(text.to_vec()).unwrap(),
             };
@@ -779,16 +826,52 @@ mod tests {
         );
     }
 
+    /// A shard's call that asks for a task is answered with this one.
+    fn create(desk: &mut Desk, shard: usize, task: &str) -> Vec<String> {
+        let id = UpstreamId::of_call(shard, TASK_SLOTS_FROM, 1);
+        desk.result(
+            id,
+            &format!(r#"{{"task":{{"taskId":"{task}","status":"working"}}}}"#),
+        );
+        desk.sent()
+    }
+
     #[test]
-    fn the_status_of_a_task_goes_to_every_shard_as_the_server_wrote_it() {
+    fn the_status_of_a_task_goes_to_the_shard_of_its_owner_as_the_server_wrote_it() {
         let mut desk = Desk::open("{}");
-        let line = r#"{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"a", "x":1.0}}"#;
+        assert_eq!(create(&mut desk, 1, "a"), ["1 Result"]);
+        let line = r#"{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"\u0061", "x":1.0}}"#;
         assert!(matches!(desk.line(line), Heard::Routed));
-        let expected = [0, 1].map(|shard| format!("{shard} TaskStatus {line}"));
-        assert_eq!(desk.sent(), expected);
-        let nameless = desk.notification("tasks/status", r#"{"status":"working"}"#);
-        assert!(is_dropped(&nameless, DropReason::Task));
-        assert!(desk.flush().is_empty());
+        assert_eq!(desk.sent(), [format!("1 TaskStatus {line}")]);
+        for params in [r#"{"status":"working"}"#, r#"{"taskId":"b"}"#] {
+            let heard = desk.notification("tasks/status", params);
+            assert!(is_dropped(&heard, DropReason::Task));
+        }
+        assert!(desk.sent().is_empty());
+    }
+
+    #[test]
+    fn a_task_of_one_shard_cannot_become_anothers() {
+        let mut desk = Desk::open("{}");
+        assert_eq!(create(&mut desk, 0, "a"), ["0 Result"]);
+        assert_eq!(create(&mut desk, 1, "a"), ["1 ForeignTask"]);
+        assert_eq!(create(&mut desk, 0, "a"), ["0 Result"], "its shard knows");
+        let epoch = desk.hub.epoch();
+        desk.note(1, epoch, Note::ForgetTask("a".into()));
+        assert_eq!(create(&mut desk, 1, "a"), ["1 ForeignTask"]);
+        desk.note(0, epoch, Note::ForgetTask("a".into()));
+        assert_eq!(desk.hub.tasks(), 0);
+        assert_eq!(create(&mut desk, 1, "a"), ["1 Result"]);
+        desk.end();
+        assert_eq!(desk.hub.tasks(), 0);
+    }
+
+    #[test]
+    fn what_other_calls_are_answered_with_claims_no_task() {
+        let mut desk = Desk::open("{}");
+        let id = UpstreamId::of_call(0, TASK_SLOTS_FROM - 1, 1);
+        desk.result(id, r#"{"task":{"taskId":"a"}}"#);
+        assert_eq!(desk.hub.tasks(), 0);
     }
 
     #[test]

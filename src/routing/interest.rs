@@ -111,16 +111,19 @@ impl Interests {
         matches!(entry, Some(Interest::Held { sessions, .. }) if sessions.contains(&session))
     }
 
-    /// Whether `session` holds a URI that covers `uri`.
-    pub fn is_covered(&mut self, session: SessionKey, uri: &str) -> bool {
+    /// The update of the longest URI that `session` holds and that covers `uri`.
+    pub fn covered_by(&mut self, session: SessionKey, uri: &str) -> Option<Rc<Update>> {
         let mut covering = std::mem::take(&mut self.covering);
         self.index.covering(uri, &mut covering);
-        let mut entries = covering.iter().filter_map(|key| self.index.get(*key));
-        let is_covered = entries.any(
-            |entry| matches!(entry, Interest::Held { sessions, .. } if sessions.contains(&session)),
-        );
+        let mut entries = covering.iter().rev();
+        let update = entries.find_map(|key| match self.index.get(*key)? {
+            Interest::Held { sessions, update } if sessions.contains(&session) => {
+                Some(update.clone())
+            }
+            _ => None,
+        });
         self.covering = covering;
-        is_covered
+        update
     }
 
     /// A session joins those that hold `uri`. Returns its place, `None` if nobody
@@ -257,7 +260,8 @@ impl Interests {
 
     /// Who is to be told that `uri` was updated: each holder of a URI that covers
     /// it, with the update, and with the update of the holder's own URI if that
-    /// is another one. A session with several such subscriptions is named for each.
+    /// is another one; the longest first. A session with several such subscriptions
+    /// is named for each.
     pub fn each_update(
         &mut self,
         uri: &str,
@@ -266,7 +270,7 @@ impl Interests {
         let mut covering = std::mem::take(&mut self.covering);
         self.index.covering(uri, &mut covering);
         let mut below = None;
-        for key in &covering {
+        for key in covering.iter().rev() {
             let Some(Interest::Held { sessions, update }) = self.index.get(*key) else {
                 continue;
             };
@@ -349,7 +353,7 @@ mod tests {
         interests.hold("file:///ab", &[SessionKey(3)]);
         assert_eq!(
             told(&mut interests, "file:///a/b"),
-            [(ONE, true), (TWO, false)]
+            [(TWO, false), (ONE, true)]
         );
         assert_eq!(told(&mut interests, "file:///a"), [(ONE, false)]);
         assert!(told(&mut interests, "file:///").is_empty());

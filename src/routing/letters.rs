@@ -64,8 +64,10 @@ pub enum Kind {
     Progress,
     /// The server's answer was over `--max-message`; there is no text.
     TooLong,
-    /// `notifications/tasks/status`, to every shard: one of them may know the
-    /// task. The range is that of the task's id.
+    /// The result of a call that asks for a task, with the id of a task that
+    /// another shard's session owns.
+    ForeignTask,
+    /// `notifications/tasks/status`.
     TaskStatus,
     /// The text is the decoded URI of an updated resource.
     Updated,
@@ -127,6 +129,9 @@ pub enum Note {
     Release(Box<str>),
     /// A task without an owner is to be cancelled. Meant for the child of its batch.
     CancelTask(Box<str>),
+    /// No session of the shard owns this task any more, or one never did. Meant for
+    /// the child of its batch.
+    ForgetTask(Box<str>),
 }
 
 #[cfg(test)]

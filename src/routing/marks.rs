@@ -8,7 +8,10 @@ use std::rc::Rc;
 use indexmap::IndexSet;
 
 use super::tasks::TaskKey;
-use crate::limits::{STREAM_WRITE_BYTES, SUB_RESOURCE_MARKS_MAX};
+use crate::limits::{
+    SESSION_NEWS_BYTES_MAX, STREAM_WRITE_BYTES, SUB_RESOURCE_EVENT_BYTES_MAX,
+    SUB_RESOURCE_MARKS_MAX,
+};
 use crate::wire::notice::{self, Kinds};
 
 /// An update of one resource, encoded once for all sessions of a shard.
@@ -90,6 +93,8 @@ pub struct Marks {
     /// How many of `updates` name a resource below a subscribed one.
     below: usize,
     tasks: Vec<TaskMark>,
+    /// Bytes of all events of tasks.
+    task_bytes: usize,
 }
 
 impl Marks {
@@ -115,7 +120,8 @@ impl Marks {
     /// A resource below a subscribed one was updated. Where too many of these
     /// are marked, the subscribed one stands for all further ones.
     pub fn updated_below(&mut self, update: &Rc<Update>, subscribed: &Rc<Update>) {
-        if self.below < SUB_RESOURCE_MARKS_MAX {
+        let is_small = update.frame.len() <= SUB_RESOURCE_EVENT_BYTES_MAX;
+        if is_small && self.below < SUB_RESOURCE_MARKS_MAX {
             if self.updates.insert(ByUri(update.clone())) {
                 self.below += 1;
             }
@@ -124,29 +130,42 @@ impl Marks {
         }
     }
 
-    /// There is news of a task: `frame` is the whole event.
-    pub fn task(&mut self, task: TaskKey, news: TaskNews, frame: Box<[u8]>) {
-        let known = self
-            .tasks
-            .iter_mut()
-            .find(|mark| mark.task == task && mark.news == news);
-        match known {
-            Some(mark) => mark.frame = frame,
-            None => self.tasks.push(TaskMark { task, news, frame }),
+    /// There is news of a task: `frame` is the whole event. False if there is no
+    /// room for it; what was known before is forgotten then all the same.
+    pub fn task(&mut self, task: TaskKey, news: TaskNews, frame: Box<[u8]>) -> bool {
+        let is_known = |mark: &TaskMark| mark.task == task && mark.news == news;
+        let place = self.tasks.iter().position(is_known);
+        if let Some(place) = place {
+            let mark = self.tasks.remove(place);
+            self.task_bytes -= mark.frame.len();
         }
+        if self.task_bytes + frame.len() > SESSION_NEWS_BYTES_MAX {
+            return false;
+        }
+        self.task_bytes += frame.len();
+        self.tasks.push(TaskMark { task, news, frame });
+        true
     }
 
-    /// Forgets an update.
-    pub fn forget_update(&mut self, uri: &str) {
+    /// Forgets the updates of these URIs.
+    pub fn forget_updates(&mut self, mut is_gone: impl FnMut(&str) -> bool) {
+        self.updates.retain(|update| !is_gone(&update.0.uri));
+        self.below = self.below.min(self.updates.len());
+    }
+
+    /// The update of `uri`, of a subscription that is gone, is one below
+    /// `subscribed` from now on.
+    pub fn put_below(&mut self, uri: &str, subscribed: &Rc<Update>) {
         let place = self.updates.iter().position(|update| *update.0.uri == *uri);
-        if let Some(place) = place {
-            self.updates.shift_remove_index(place);
+        if let Some(update) = place.and_then(|place| self.updates.shift_remove_index(place)) {
+            self.updated_below(&update.0, subscribed);
         }
     }
 
     /// Forgets these tasks.
     pub fn forget_tasks(&mut self, is_gone: impl Fn(TaskKey) -> bool) {
         self.tasks.retain(|mark| !is_gone(mark.task));
+        self.task_bytes = self.tasks.iter().map(|mark| mark.frame.len()).sum();
     }
 
     /// Takes the marks of the next write out, at most about
@@ -174,11 +193,15 @@ impl Marks {
             self.below = 0;
             self.updates = IndexSet::default();
         }
+        let tasks: Vec<_> = self.tasks.drain(..tasks).collect();
+        let task_bytes = tasks.iter().map(|mark| mark.frame.len()).sum();
+        self.task_bytes -= task_bytes;
         Marks {
             kinds,
             updates,
             below: 0,
-            tasks: self.tasks.drain(..tasks).collect(),
+            tasks,
+            task_bytes,
         }
     }
 
@@ -204,6 +227,7 @@ impl Marks {
         for mark in failed.tasks {
             let is_newer = |known: &TaskMark| known.task == mark.task && known.news == mark.news;
             if !self.tasks.iter().any(is_newer) {
+                self.task_bytes += mark.frame.len();
                 self.tasks.push(mark);
             }
         }

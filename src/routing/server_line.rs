@@ -29,8 +29,9 @@ pub enum Route {
         id: UpstreamId,
         token_span: Span,
     },
-    /// `notifications/tasks/status`: to every shard, one of which may know the task.
-    TaskStatus,
+    /// `notifications/tasks/status`: to the shard whose session owns the task. Its
+    /// id, decoded.
+    TaskStatus(Box<str>),
     /// Lists have changed: to every session.
     Changed(Kinds),
     /// A resource was updated: to those who are subscribed to it. The URI, decoded.
@@ -115,10 +116,12 @@ fn notification(line: &[u8], envelope: &Envelope<'_>, shards: usize) -> Route {
                 Route::Updated(uri.into())
             })
         }
-        "notifications/tasks/status" => match &envelope.task_id {
-            Some(_) => Route::TaskStatus,
-            None => Route::Drop(DropReason::Task),
-        },
+        "notifications/tasks/status" => {
+            let task = envelope.task_id.as_ref().and_then(|field| field.text(line));
+            task.map_or(Route::Drop(DropReason::Task), |task| {
+                Route::TaskStatus(task.into())
+            })
+        }
         method => Kinds::of(method).map_or(Route::Drop(DropReason::Other), Route::Changed),
     }
 }

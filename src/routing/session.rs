@@ -85,6 +85,8 @@ pub struct Session {
     /// The lists whose change is to be told on its GET stream; apart from the
     /// other marks, because every session gets them.
     pub changed: Kinds,
+    /// The number of the update that it was last told of.
+    pub last_update: u64,
     /// What else is to be told there.
     pub marks: Option<Box<Marks>>,
     /// What is being written: by the stream, and by former ones that have not
@@ -128,16 +130,16 @@ impl Session {
         }
     }
 
-    /// Nothing more is told of an update of `uri`.
-    pub fn forget_update(&mut self, uri: &str) {
+    /// Nothing more is told of updates of these URIs.
+    pub fn forget_updates(&mut self, mut is_gone: impl FnMut(&str) -> bool) {
         if let Some(marks) = &mut self.marks {
-            marks.forget_update(uri);
+            marks.forget_updates(&mut is_gone);
             if marks.is_empty() {
                 self.marks = None;
             }
         }
         for (_, marks) in &mut self.writing {
-            marks.forget_update(uri);
+            marks.forget_updates(&mut is_gone);
         }
     }
 
@@ -210,6 +212,7 @@ impl Sessions {
             stream: None,
             replacements: 0,
             changed: Kinds::NONE,
+            last_update: 0,
             marks: None,
             writing: Vec::new(),
             held: None,

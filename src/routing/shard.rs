@@ -101,6 +101,8 @@ pub struct ShardState {
     /// The last handshake: `initialize` is answered from it also while the
     /// upstream is down.
     handshake: Option<Arc<Handshake>>,
+    /// Updates of resources so far.
+    pub(super) updates: u64,
     /// When something happened last.
     pub(super) now: Millis,
     /// Which child the calls go to, while one is there.
@@ -135,6 +137,7 @@ impl ShardState {
             notes: Vec::new(),
             hasher,
             handshake: None,
+            updates: 0,
             now,
             epoch: None,
             is_draining: false,

@@ -9,7 +9,7 @@ use super::letters::Note;
 use super::outcome::Outcome;
 use super::session::SessionKey;
 use super::shard::{Act, Ended, ShardState};
-use super::uri_index::UriKey;
+use super::uri_index::{UriKey, covers};
 use crate::wire::reply::{self, Reason};
 
 impl ShardState {
@@ -140,7 +140,6 @@ impl ShardState {
     /// A session no longer holds a URI: it is not told of updates that came before,
     /// unless another of its subscriptions covers them.
     fn no_longer_held(&mut self, key: SessionKey, uri: &str, place: UriKey) {
-        let is_covered = self.interests.is_covered(key, uri);
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
@@ -150,8 +149,14 @@ impl ShardState {
                 session.held = None;
             }
         }
-        if !is_covered {
-            session.forget_update(uri);
+        let interests = &mut self.interests;
+        session.forget_updates(|updated| {
+            covers(uri, updated) && interests.covered_by(key, updated).is_none()
+        });
+        if let (Some(subscribed), Some(marks)) =
+            (interests.covered_by(key, uri), &mut session.marks)
+        {
+            marks.put_below(uri, &subscribed);
         }
     }
 
@@ -258,13 +263,17 @@ impl ShardState {
     }
 
     /// A resource was updated: every session with a subscription that covers it
-    /// has a mark then.
+    /// has one mark then, by the longest of them.
     pub fn updated(&mut self, uri: &str, acts: &mut Vec<Act>) {
-        let sessions = &mut self.sessions;
+        self.updates += 1;
+        let (sessions, number) = (&mut self.sessions, self.updates);
         self.interests.each_update(uri, |key, update, subscribed| {
             let Some(session) = sessions.get_mut(key) else {
                 return;
             };
+            if std::mem::replace(&mut session.last_update, number) == number {
+                return;
+            }
             let woken = session.mark(|marks| match subscribed {
                 None => marks.updated(update),
                 Some(subscribed) => marks.updated_below(update, subscribed),

@@ -14,7 +14,10 @@ use super::session::SessionKey;
 use super::shard::{Act, ShardState};
 use super::tasks::{NotOwned, SessionTasks, TaskKey};
 use super::upstream_id::UpstreamId;
-use crate::limits::{TASK_ANSWER_BYTES_MAX, TASK_LIST_BYTES_MAX, TASK_NEWS_BYTES_MAX};
+use crate::limits::{
+    TASK_ANSWER_BYTES_MAX, TASK_CURSOR_BYTES_MAX, TASK_LIST_BYTES_MAX, TASK_NEWS_BYTES_MAX,
+    TASK_RESULTS_MAX,
+};
 use crate::wire::handshake::TasksOffer;
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan;
@@ -94,6 +97,9 @@ impl ShardState {
         {
             let calls = &self.calls;
             task.results.retain(|call| calls.get(*call).is_some());
+            if task.results.len() >= TASK_RESULTS_MAX {
+                task.results.remove(0);
+            }
             task.results.push(*id);
         }
         step
@@ -140,7 +146,7 @@ impl ShardState {
         let small = result.filter(|result| result.len() <= TASK_ANSWER_BYTES_MAX);
         match (about, result) {
             (About::NewTask, Some(_)) => {
-                if let Some(created) = small.and_then(task::created) {
+                if let Some(created) = task::created_in(line) {
                     return self.created(id, &created);
                 }
             }
@@ -168,21 +174,16 @@ impl ShardState {
         let (key, token) = (call.session, call.token.clone());
         let is_terminal = created.status.is_some_and(task::Status::is_terminal);
         let slot = (!is_terminal).then_some(id);
+        let known = self.tasks.find(&created.task_id);
+        let is_own = self.tasks.find_own(key, &created.task_id).is_some();
         let owned = match self.sessions.get_mut(key) {
+            Some(_) if known.is_some() && !is_own => Err(NotOwned::Foreign),
             Some(_) if slot.is_some() && !self.calls.has_room_for_task() => Err(NotOwned::Full),
             Some(session) => {
                 let of = session.tasks.get_or_insert_default();
                 self.tasks.own(key, of, &created.task_id, slot, token)
             }
             None => return Answered::Late,
-        };
-        let message = |call: &super::calls::Call, refused: NotOwned| match refused {
-            NotOwned::Full => reply::failure(Some(call.client_id.raw()), Reason::Overloaded),
-            NotOwned::Foreign => reply::error(
-                Some(call.client_id.raw()),
-                reply::INTERNAL_ERROR,
-                "The upstream server gave the task an id that is in use",
-            ),
         };
         match owned {
             Ok(owned) => {
@@ -191,6 +192,9 @@ impl ShardState {
                 }
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.forget_tasks(|task| owned.forgotten.contains(&task));
+                }
+                for id in owned.forgotten_ids {
+                    self.note_forgotten(id);
                 }
                 let call = match (slot, self.sessions.get_mut(key)) {
                     (Some(_), Some(session)) => {
@@ -202,21 +206,45 @@ impl ShardState {
                 call.map_or(Answered::Late, Answered::Call)
             }
             Err(refused) => {
-                if refused == NotOwned::Full {
-                    self.cancel_task(&created.task_id);
+                if refused == NotOwned::Foreign {
+                    return self.foreign_task(id);
                 }
+                self.cancel_task(&created.task_id);
+                self.note_forgotten(created.task_id.as_str().into());
                 let Some(call) = self.end_call(id) else {
                     return Answered::Late;
                 };
                 Answered::Instead {
-                    message: message(&call, refused),
-                    outcome: match refused {
-                        NotOwned::Full => Outcome::Overloaded,
-                        NotOwned::Foreign => Outcome::Error,
-                    },
+                    message: reply::failure(Some(call.client_id.raw()), Reason::Overloaded),
+                    outcome: Outcome::Overloaded,
                     call,
                 }
             }
+        }
+    }
+
+    /// The server answers call `id` with a task that another session owns. It is
+    /// that session's; this one learns nothing of it.
+    pub fn foreign_task(&mut self, id: UpstreamId) -> Answered {
+        let Some(call) = self.unreadable_answer(id) else {
+            return Answered::Late;
+        };
+        Answered::Instead {
+            message: reply::error(
+                Some(call.client_id.raw()),
+                reply::INTERNAL_ERROR,
+                "The upstream server gave the task an id that is in use",
+            ),
+            outcome: Outcome::Error,
+            call,
+        }
+    }
+
+    /// No session of this shard owns the task; the hub, which keeps the shards
+    /// apart, need not know it any longer.
+    fn note_forgotten(&mut self, id: Box<str>) {
+        if self.shards > 1 && self.epoch.is_some() {
+            self.notes.push(Note::ForgetTask(id));
         }
     }
 
@@ -228,22 +256,26 @@ impl ShardState {
         let key = call.session;
         let number = self.tasks.next_cursor();
         let (tasks, sessions) = (&self.tasks, &mut self.sessions);
+        let mut is_kept = true;
         let list = (result.len() <= TASK_LIST_BYTES_MAX).then(|| {
             task::own_list(
                 result,
                 |task| tasks.find_own(key, task).is_some(),
                 |cursor| match sessions.get_mut(key) {
-                    Some(session) => session
+                    Some(session) if cursor.len() <= TASK_CURSOR_BYTES_MAX => session
                         .tasks
                         .get_or_insert_default()
                         .keep_cursor(number, cursor),
-                    None => String::new(),
+                    _ => {
+                        is_kept = false;
+                        String::new()
+                    }
                 },
             )
         });
         let raw_id = call.client_id.raw();
         let (message, outcome) = match list {
-            Some(Ok(list)) => (reply::result(raw_id, &list), Outcome::Ok),
+            Some(Ok(list)) if is_kept => (reply::result(raw_id, &list), Outcome::Ok),
             _ => (
                 reply::error(
                     Some(raw_id),
@@ -263,19 +295,21 @@ impl ShardState {
     /// An answer that nobody waits for. If its call asked for a task, the task is
     /// nobody's, and is cancelled.
     pub(super) fn late_answer(&mut self, id: UpstreamId, line: &[u8]) {
-        if !self.tasks.was_orphaned(id) {
+        if !id.asks_for_task() {
             return;
         }
-        let envelope = scan::scan(line).ok();
-        let result = envelope.and_then(|envelope| envelope.result);
-        let result = result.map(|span| span.of(line));
-        let small = result.filter(|result| result.len() <= TASK_ANSWER_BYTES_MAX);
-        let created = small.and_then(task::created);
-        let Some(created) = created else { return };
+        let was_orphaned = self.tasks.was_orphaned(id);
+        let Some(created) = task::created_in(line) else {
+            return;
+        };
+        if self.tasks.find(&created.task_id).is_some() {
+            return;
+        }
         let is_terminal = created.status.is_some_and(task::Status::is_terminal);
-        if !is_terminal && self.tasks.find(&created.task_id).is_none() {
+        if was_orphaned && !is_terminal {
             self.cancel_task(&created.task_id);
         }
+        self.note_forgotten(created.task_id.into());
     }
 
     fn cancel_task(&mut self, id: &str) {
@@ -299,6 +333,7 @@ impl ShardState {
                 self.calls.end_task(slot);
                 self.cancel_task(&task.id);
             }
+            self.note_forgotten(task.id);
         }
     }
 
@@ -318,8 +353,8 @@ impl ShardState {
         self.tasks.len()
     }
 
-    /// `notifications/tasks/status`, which every shard hears. The task, if one of
-    /// this shard's sessions owns it.
+    /// `notifications/tasks/status`. The task, if one of this shard's sessions owns
+    /// it.
     pub fn task_status(&mut self, line: &[u8]) -> Option<TaskKey> {
         let envelope = scan::scan(line).ok()?;
         let id = envelope.task_id.as_ref()?.text(line)?;
@@ -359,9 +394,12 @@ impl ShardState {
         let Some(session) = session.and_then(|key| self.sessions.get_mut(key)) else {
             return false;
         };
-        let woken = session.mark(|marks| marks.task(task, news, frame.into_boxed_slice()));
+        let mut is_kept = false;
+        let woken = session.mark(|marks| {
+            is_kept = marks.task(task, news, frame.into_boxed_slice());
+        });
         acts.extend(woken.map(Act::WakeStream));
-        true
+        is_kept
     }
 }
 

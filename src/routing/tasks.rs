@@ -87,6 +87,8 @@ pub struct Owned {
     pub freed: Option<UpstreamId>,
     /// Tasks that were forgotten for it: nothing more is told of them.
     pub forgotten: SmallVec<[TaskKey; 1]>,
+    /// The ids of those among them that nobody owns any more.
+    pub forgotten_ids: Vec<Box<str>>,
 }
 
 /// Why a task cannot be a session's.
@@ -164,7 +166,8 @@ impl Tasks {
 
     /// Records a task that the server has made for a session. The same id again
     /// replaces the session's own former task, which the server must have
-    /// forgotten. Over the bound the oldest terminal tasks are forgotten.
+    /// forgotten. A session keeps as many terminal tasks as it may have others;
+    /// beyond, the oldest terminal one is forgotten.
     pub fn own(
         &mut self,
         session: SessionKey,
@@ -175,6 +178,7 @@ impl Tasks {
     ) -> Result<Owned, NotOwned> {
         let mut freed = None;
         let mut forgotten = SmallVec::new();
+        let mut forgotten_ids = Vec::new();
         if let Some(known) = self.find(id) {
             if self.get(known).is_some_and(|task| task.session != session) {
                 return Err(NotOwned::Foreign);
@@ -187,13 +191,14 @@ impl Tasks {
             // A slot can only be freed by the replaced task, which made room.
             return Err(NotOwned::Full);
         }
-        while of.owned.len() >= self.per_session_max {
+        // At most half of them are not terminal, so there is one to forget.
+        while of.owned.len() >= 2 * self.per_session_max {
             let is_over = |key: &TaskKey| self.get(*key).is_none_or(Task::is_terminal);
             let Some(place) = of.owned.iter().position(is_over) else {
                 break;
             };
             let oldest = of.owned.remove(place);
-            self.forget(oldest);
+            forgotten_ids.extend(self.forget(oldest).map(|task| task.id));
             forgotten.push(oldest);
         }
         self.next_serial = self.next_serial.wrapping_add(1);
@@ -216,6 +221,7 @@ impl Tasks {
             task: key,
             freed,
             forgotten,
+            forgotten_ids,
         })
     }
 
@@ -312,12 +318,15 @@ mod tests {
         );
         assert_eq!(tasks.end(first), slot(1));
         assert_eq!(tasks.end(first), None, "its slot is freed once");
-        let owned = tasks.own(ONE, &mut mine, "3", slot(3), None).unwrap();
+        tasks.own(ONE, &mut mine, "3", slot(3), None).unwrap();
+        tasks.own(ONE, &mut mine, "4", None, None).unwrap();
+        assert_eq!(tasks.find_own(ONE, "1"), Some(first));
+        let owned = tasks.own(ONE, &mut mine, "5", None, None).unwrap();
         assert_eq!(owned.forgotten.as_slice(), [first]);
         assert_eq!(tasks.find_own(ONE, "1"), None);
         assert!(!tasks.has_room(Some(&mine)));
-        assert_eq!(tasks.len(), 2);
-        assert_eq!(tasks.take_all(&mine).len(), 2);
+        assert_eq!(tasks.len(), 4);
+        assert_eq!(tasks.take_all(&mine).len(), 4);
         assert!(tasks.is_empty() && tasks.find("2").is_none());
     }
 

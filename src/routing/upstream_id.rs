@@ -16,6 +16,9 @@ const GENERATION_SHIFT: u32 = SHARD_BITS + SLOT_BITS;
 /// The last generation of a slot; the next one is 1 again.
 pub const GENERATION_MAX: u32 = (1 << GENERATION_BITS) - 1;
 
+/// The first slot of calls that ask for a task: the hub tells them by it.
+pub const TASK_SLOTS_FROM: u32 = 1 << (SLOT_BITS - 1);
+
 /// Bytes of the longest id in decimal: 2^53 - 1 has sixteen digits.
 pub const DIGITS_MAX: usize = 16;
 
@@ -47,6 +50,11 @@ impl UpstreamId {
                 | u64::from(slot) << SLOT_SHIFT
                 | u64::from(generation) << GENERATION_SHIFT,
         )
+    }
+
+    /// Whether it is the id of a call that asks for a task.
+    pub fn asks_for_task(self) -> bool {
+        self.slot() >= TASK_SLOTS_FROM
     }
 
     /// The id of the hub's request number `sequence` (from 0).

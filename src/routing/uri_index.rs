@@ -3,6 +3,7 @@
 //! The hash of a prefix is a step on the way to the hash of the whole, so one
 //! pass over a URI asks for all of its prefixes, however many there are.
 
+use crate::limits::COVERING_BOUNDARIES_MAX;
 use std::fmt;
 
 use hashbrown::HashTable;
@@ -84,15 +85,20 @@ impl<T> UriIndex<T> {
         Some((entry.uri, entry.value))
     }
 
-    /// Every stored URI that covers this one, the shortest first. The cost is
-    /// one step a byte, one look-up a boundary, and the length of what is found.
+    /// Every stored URI that covers this one, the shortest first: the URI itself,
+    /// and prefixes that end at one of its first [`COVERING_BOUNDARIES_MAX`]
+    /// boundaries. The cost is one step a byte, one look-up a boundary, and the
+    /// length of what is found.
     pub fn covering(&self, uri: &str, found: &mut Vec<UriKey>) {
         found.clear();
         let mut hash = EMPTY;
         let mut after_boundary = false;
+        let mut boundaries = 0;
         for (end, byte) in uri.bytes().enumerate() {
             let before_boundary = is_boundary(byte);
-            if end > 0 && (after_boundary || before_boundary) {
+            boundaries += usize::from(before_boundary);
+            let is_end = after_boundary || before_boundary;
+            if end > 0 && is_end && boundaries <= COVERING_BOUNDARIES_MAX {
                 // A boundary is one byte of ASCII: a prefix that ends beside
                 // it ends between two characters.
                 let prefix = uri.get(..end).unwrap_or_default();
@@ -136,6 +142,20 @@ impl<T> UriIndex<T> {
 }
 
 /// Whether a URI that ends before or after this byte covers what follows.
+/// Whether `prefix` covers `uri`: it is the same, or a prefix of it that ends at a
+/// boundary.
+pub fn covers(prefix: &str, uri: &str) -> bool {
+    match uri.as_bytes().strip_prefix(prefix.as_bytes()) {
+        None => false,
+        Some(rest) => {
+            let last = prefix.as_bytes().last().copied();
+            let next = rest.first().copied();
+            next.is_none()
+                || last.is_some_and(|last| is_boundary(last) || next.is_some_and(is_boundary))
+        }
+    }
+}
+
 fn is_boundary(byte: u8) -> bool {
     matches!(byte, b'/' | b'?' | b'#')
 }
@@ -331,6 +351,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn covering_is_what_its_definition_says(prefix in "[a/?#é]{0,4}", rest in "[a/?#é]{0,4}") {
+            let uri = format!("{prefix}{rest}");
+            prop_assert_eq!(super::covers(&prefix, &uri), covers(&prefix, &uri));
+            prop_assert_eq!(super::covers(&uri, &prefix), covers(&uri, &prefix));
+        }
+
         #[test]
         fn the_index_is_a_map_that_knows_who_covers_whom(
             secret: u64,

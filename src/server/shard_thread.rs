@@ -123,6 +123,7 @@ impl LocalShard for Face {
             Kind::Error => self.shard.answer(id, span, message, Outcome::Error),
             Kind::Progress => self.shard.progress(id, span, message),
             Kind::TooLong => self.shard.too_long(id),
+            Kind::ForeignTask => self.shard.foreign_task(id),
             Kind::TaskStatus => self.shard.task_status(message),
             Kind::Updated => self.shard.updated(message),
             Kind::Changed(kinds) => self.shard.changed(kinds),

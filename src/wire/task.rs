@@ -14,7 +14,9 @@ use simd_json::tape::{Object, Value};
 use simd_json::{Buffers, Tape};
 
 use super::reply::json_string;
+use super::scan::scan;
 use super::splice::fold_newlines;
+use crate::limits::TASK_ANSWER_BYTES_MAX;
 
 /// Longest `taskId` that is taken for one, in bytes as decoded.
 pub const TASK_ID_BYTES_MAX: usize = 1024;
@@ -85,6 +87,14 @@ pub fn created(result: &[u8]) -> Option<Created> {
     })
 }
 
+/// The same of a whole message, an answer. Long ones are not looked into.
+pub fn created_in(answer: &[u8]) -> Option<Created> {
+    let envelope = scan(answer).ok()?;
+    let result = envelope.result?.of(answer);
+    (result.len() <= TASK_ANSWER_BYTES_MAX).then_some(())?;
+    created(result)
+}
+
 /// The status in a result of `tasks/get` or `tasks/cancel`, or in the params of
 /// `notifications/tasks/status`. Whose it is, is not asked here.
 pub fn status(task: &[u8]) -> Option<Status> {
@@ -111,17 +121,16 @@ pub fn own_list(
     };
     let mut out = Vec::new();
     for member in &members {
-        if member.name == "nextCursor" && cursor.is_none() {
-            continue;
+        let mut value = Vec::new();
+        match (member.name.as_ref(), &cursor) {
+            ("tasks", _) => value.extend_from_slice(&own),
+            ("nextCursor", Some(cursor)) => json_string(&mut value, cursor),
+            _ => continue,
         }
         out.push(if out.is_empty() { b'{' } else { b',' });
         out.extend_from_slice(member.key.as_bytes());
         out.push(b':');
-        match (member.name.as_ref(), &cursor) {
-            ("tasks", _) => out.extend_from_slice(&own),
-            ("nextCursor", Some(cursor)) => json_string(&mut out, cursor),
-            _ => out.extend_from_slice(member.value.as_bytes()),
-        }
+        out.append(&mut value);
     }
     out.push(b'}');
     fold_newlines(&mut out);

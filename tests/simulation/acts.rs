@@ -8,9 +8,10 @@ use ringway::limits::{SLOTS_BEFORE_REUSE, TASK_CURSORS_MAX};
 use ringway::routing::calls::ReplyTo;
 use ringway::routing::client::Step;
 use ringway::routing::session::{SessionKey, TokenId};
+use ringway::routing::upstream_id::UpstreamId;
 use ringway::wire::method::LOG_LEVELS;
 use ringway::wire::reply::{self, Reason};
-use ringway::wire::scan::scan;
+use ringway::wire::scan::{batch, is_batch, scan};
 use ringway::wire::version::Version;
 use serde_json::Value;
 
@@ -20,12 +21,13 @@ use crate::face::{Carries, Exchange, GetStream, Shape};
 use crate::server::URIS;
 use crate::settings::Theme;
 use crate::text::Nonce;
-use crate::world::World;
+use crate::world::{World, place};
 
 /// What a client may do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Deed {
     Call,
+    Batch,
     Cancel,
     Subscribe,
     Unsubscribe,
@@ -42,7 +44,7 @@ enum Deed {
     Revoke,
 }
 
-fn deeds(theme: Theme) -> [(usize, Deed); 14] {
+fn deeds(theme: Theme) -> [(usize, Deed); 15] {
     let [calls, subscriptions, streams, tasks] = match theme {
         Theme::Calls => [60, 3, 4, 3],
         Theme::Subscriptions => [8, 50, 10, 2],
@@ -52,6 +54,7 @@ fn deeds(theme: Theme) -> [(usize, Deed); 14] {
     };
     [
         (calls, Deed::Call),
+        (calls / 4 + 1, Deed::Batch),
         (calls / 6 + 3, Deed::Cancel),
         (subscriptions, Deed::Subscribe),
         (subscriptions / 2 + 1, Deed::Unsubscribe),
@@ -66,6 +69,15 @@ fn deeds(theme: Theme) -> [(usize, Deed); 14] {
         (1, Deed::Vanish),
         (usize::from(theme == Theme::Mixed), Deed::Revoke),
     ]
+}
+
+/// What a client takes, and what it gets.
+struct Accept {
+    takes_sse: bool,
+    /// SSE from the beginning.
+    is_sse: bool,
+    /// JSON may turn into SSE.
+    may_turn: bool,
 }
 
 /// HTTP is left out: a response is its body.
@@ -96,10 +108,12 @@ impl World {
         let Some(handshake) = shard.state.handshake().cloned() else {
             return; // `upstream_down`
         };
-        let asked = match self.dice.chance(70) {
-            true => Version::NEWEST,
-            false => self.dice.pick(&Version::ALL),
-        };
+        let asked = self.dice.weighted(&[
+            (5, Version::NEWEST),
+            (2, Version::V2025_03_26),
+            (1, Version::V2025_06_18),
+            (1, Version::V2024_11_05),
+        ]);
         let version = Version::negotiate(asked.as_str().as_bytes(), handshake.version);
         let owner = TokenId(self.dice.below(3) as u32);
         let dice = &mut self.dice;
@@ -128,6 +142,7 @@ impl World {
         self.trace(|| format!("session {client}: {deed:?}"));
         match deed {
             Deed::Call => self.request(client, Ask::Plain, ""),
+            Deed::Batch => self.batch(client),
             Deed::Cancel => self.cancel(client),
             Deed::Subscribe => {
                 let uri = self.dice.pick(&URIS).to_owned();
@@ -275,15 +290,16 @@ impl World {
         client.is_used = true;
     }
 
-    /// A POST with a request. `task` is the id that it names, if any.
-    pub(crate) fn request(&mut self, client: usize, ask: Ask, task: &str) {
+    /// A new call, on the record, and the text that asks for it. `task` is the id that
+    /// it names, if any.
+    fn new_call(&mut self, client: usize, ask: Ask, task: &str) -> (usize, Vec<u8>) {
         let number = self.record.calls.len();
         let nonce = Nonce {
             session: client,
             call: number,
         };
         let (id, token) = self.id_and_token();
-        let place = self.clients[client].shard;
+        let shard = self.clients[client].shard;
         let pad = match self.settings.is_big && self.dice.chance(20) {
             true => self.dice.pick(&[5_000, 70_000, 200_000]),
             false => self.dice.pick(&[0, 0, 50]),
@@ -298,29 +314,23 @@ impl World {
         let of_server = of_server.map_or(String::new(), |(_, cursor)| {
             Value::from(cursor.clone()).to_string()
         });
-        let takes_json = self.dice.chance(80);
-        let takes_sse = !takes_json || self.dice.chance(80);
-        let mode = self.settings.response_mode;
-        let is_sse = !takes_json || (takes_sse && mode == ResponseMode::Sse);
-        let may_turn = takes_sse && mode == ResponseMode::Auto;
         let body = text.fill(
             &id,
             token.as_deref().unwrap_or_default(),
             &Value::from(asked_cursor).to_string(),
         );
-        let duplicate = self.in_flight(client, &id);
-        let key = self.key_of(client);
         self.record.calls.push(Call {
             nonce,
-            shard: place,
-            ask: ask.clone(),
+            shard,
+            ask,
             id,
             token,
             text,
             cursor: of_server,
-            epoch: self.shards[place].state.epoch(),
+            epoch: self.shards[shard].state.epoch(),
             begun_ms: self.now_ms().0,
-            may_stream: is_sse || may_turn,
+            is_in_batch: false,
+            may_stream: false,
             in_flight: false,
             ended: None,
             is_cancelled: false,
@@ -342,81 +352,199 @@ impl World {
             is_too_long: false,
             is_too_long_read: false,
         });
-        let form = match is_sse {
+        (number, body)
+    }
+
+    /// What the client accepts: whether SSE, and whether it gets that at once, or when
+    /// progress comes before the answer.
+    fn accept(&mut self) -> Accept {
+        let takes_json = self.dice.chance(80);
+        let takes_sse = !takes_json || self.dice.chance(80);
+        let mode = self.settings.response_mode;
+        Accept {
+            takes_sse,
+            is_sse: !takes_json || (takes_sse && mode == ResponseMode::Sse),
+            may_turn: takes_sse && mode == ResponseMode::Auto,
+        }
+    }
+
+    /// A POST with a request.
+    pub(crate) fn request(&mut self, client: usize, ask: Ask, task: &str) {
+        let (number, body) = self.new_call(client, ask, task);
+        let accept = self.accept();
+        self.record.calls[number].may_stream = accept.is_sse || accept.may_turn;
+        let form = match accept.is_sse {
             true => Form::Stream,
             false => Form::Json {
                 manner: manner(),
-                streams: may_turn,
+                streams: accept.may_turn,
             },
         };
-        let connection = self.free_connection(place);
-        let (to, step) = self.post(client, key, connection, form, &body);
-        self.trace(|| format!("call {number} {ask:?} on {connection}: {}", shown(&step)));
-        match step {
-            Step::InFlight { id, may_stream } => {
-                assert!(duplicate.is_none(), "check 2: the id is in flight twice");
-                self.record.calls[number].in_flight = true;
-                let of = (place, to.connection, to.connection_generation, to.exchange);
-                self.waiting.insert(of, number);
+        let key = self.key_of(client);
+        let connection = self.free_connection(self.clients[client].shard);
+        let to = self.begin(client, connection, form);
+        match self.ask(client, key, number, to, &body, task) {
+            Some((id, may_stream)) => {
                 self.connections[connection].carries = Carries::Call(Exchange {
-                    call: number,
-                    id,
-                    takes_sse,
-                    may_be_sse: may_turn,
+                    calls: vec![(number, id)],
+                    missing: 1,
+                    takes_sse: accept.takes_sse,
+                    may_be_sse: accept.may_turn,
                     may_stream,
-                    shape: if is_sse { Shape::Sse } else { Shape::Json },
+                    shape: if accept.is_sse {
+                        Shape::Sse
+                    } else {
+                        Shape::Json
+                    },
                     writing: None,
                     is_last: false,
                     body: Vec::new(),
+                    parts: Vec::new(),
                 });
                 self.keep_alive(connection);
+            }
+            None => self.end_exchange(connection),
+        }
+        self.hear_news();
+    }
+
+    /// A POST with several messages, in the one version that has them.
+    fn batch(&mut self, client: usize) {
+        if !self.clients[client].version.has_batches() {
+            return self.request(client, Ask::Plain, "");
+        }
+        let mut numbers = Vec::new();
+        let mut texts = Vec::new();
+        for _ in 0..self.dice.between(2, 5) {
+            let uri = self.dice.pick(&URIS).to_owned();
+            let ask = match self.dice.below(6) {
+                0 => Ask::Subscribe(uri),
+                1 => Ask::Unsubscribe(uri),
+                2 => Ask::Ping,
+                _ => Ask::Plain,
+            };
+            let (number, body) = self.new_call(client, ask, "");
+            numbers.push(number);
+            texts.push(String::from_utf8(body).expect("clients send text"));
+        }
+        let accept = self.accept();
+        let mut calls = numbers.iter().map(|number| &self.record.calls[*number]);
+        let has_token = calls.any(|call| call.token.is_some());
+        let is_sse = accept.is_sse || (accept.may_turn && has_token);
+        let form = if is_sse { Form::Stream } else { Form::Bare };
+        let key = self.key_of(client);
+        let connection = self.free_connection(self.clients[client].shard);
+        let mut to = self.begin(client, connection, form);
+        let body = format!("[{}]", texts.join(",\n")).into_bytes();
+        assert!(is_batch(&body));
+        let spans = batch(&body).expect("clients send arrays");
+        let mut in_flight = Vec::new();
+        for (part, (number, span)) in numbers.iter().zip(spans).enumerate() {
+            to.part = part as u16;
+            let call = &mut self.record.calls[*number];
+            call.may_stream = is_sse;
+            call.is_in_batch = true;
+            let asked = self.ask(client, key, *number, to, span.of(&body), "");
+            in_flight.extend(asked.map(|(id, _)| (*number, id)));
+        }
+        self.record.tally.count("batches");
+        if in_flight.is_empty() {
+            self.end_exchange(connection);
+        } else {
+            self.connections[connection].carries = Carries::Call(Exchange {
+                missing: in_flight.len(),
+                calls: in_flight,
+                takes_sse: accept.takes_sse,
+                may_be_sse: false,
+                may_stream: false,
+                shape: if is_sse { Shape::Sse } else { Shape::Array },
+                writing: None,
+                is_last: false,
+                body: Vec::new(),
+                parts: Vec::new(),
+            });
+            self.keep_alive(connection);
+        }
+        self.hear_news();
+    }
+
+    /// Asks for a call. Returns its id if it is in flight, and whether messages may come
+    /// before its answer; else it has been answered.
+    fn ask(
+        &mut self,
+        client: usize,
+        key: SessionKey,
+        number: usize,
+        to: ReplyTo,
+        text: &[u8],
+        task: &str,
+    ) -> Option<(UpstreamId, bool)> {
+        let id = self.record.calls[number].id.clone();
+        let duplicate = self.in_flight(client, &id);
+        let step = self.message(client, key, to, text);
+        self.trace(|| {
+            let ask = &self.record.calls[number].ask;
+            format!(
+                "call {number} {ask:?} on {}: {}",
+                to.connection,
+                shown(&step)
+            )
+        });
+        match step {
+            Step::InFlight { id, may_stream } => {
+                assert!(duplicate.is_none(), "check 2: the id is in flight twice");
+                let call = &mut self.record.calls[number];
+                call.in_flight = true;
+                self.waiting.insert(place(call.shard, to), number);
                 self.may_not_be_in_flight(number, task);
+                return Some((id, may_stream));
             }
-            Step::Answer(message) => {
-                self.gets_at_once(number, &message, task);
-                self.end_exchange(connection);
-            }
-            Step::Failed(reason, message) => {
-                self.fails_at_once(number, reason, &message);
-                self.end_exchange(connection);
-            }
+            Step::Answer(message) => self.gets_at_once(number, &message, task),
+            Step::Failed(reason, message) => self.fails_at_once(number, reason, &message),
             Step::Refused(message) => {
                 let call = &mut self.record.calls[number];
                 assert!(duplicate.is_some(), "check 2: refused: {call:?}");
                 assert_eq!(parsed(&message).get("id"), None);
                 call.answer = Answer::Replied;
                 self.record.tally.count("ids in flight twice refused");
-                self.end_exchange(connection);
             }
             Step::Accepted => panic!("check 2: a request without an answer"),
         }
-        self.hear_news();
+        None
     }
 
-    /// Gives a message to the shard. Returns the place that waits for its answer.
+    /// A request begins on a connection: where its answer is to go.
+    fn begin(&mut self, client: usize, connection: usize, form: Form) -> ReplyTo {
+        let key = self.connections[connection].key;
+        let connections = &mut self.shards[self.clients[client].shard].connections;
+        connections.enter(key, Phase::Busy);
+        connections.begin(key, form)
+    }
+
+    /// Gives a message to the shard.
+    fn message(&mut self, client: usize, key: SessionKey, to: ReplyTo, text: &[u8]) -> Step {
+        let now = self.now;
+        let shard = &mut self.shards[self.clients[client].shard];
+        shard.now = now;
+        let envelope = scan(text).expect("clients send messages");
+        let mut acts = Vec::new();
+        let step = shard
+            .state
+            .message(key, text, &envelope, to, now, &mut acts);
+        shard.perform(acts);
+        self.is_heard(client);
+        step
+    }
+
     fn post(
         &mut self,
         client: usize,
         key: SessionKey,
         connection: usize,
-        form: Form,
         body: &[u8],
     ) -> (ReplyTo, Step) {
-        let place = self.clients[client].shard;
-        let now = self.now;
-        let shard = &mut self.shards[place];
-        shard.now = now;
-        let carrier = self.connections[connection].key;
-        shard.connections.enter(carrier, Phase::Busy);
-        let to = shard.connections.begin(carrier, form);
-        let envelope = scan(body).expect("clients send messages");
-        let mut acts = Vec::new();
-        let step = shard
-            .state
-            .message(key, body, &envelope, to, now, &mut acts);
-        shard.perform(acts);
-        self.is_heard(client);
-        (to, step)
+        let to = self.begin(client, connection, Form::Stream);
+        (to, self.message(client, key, to, body))
     }
 
     /// Checks 1 and 4: what must not be forwarded is not.
@@ -602,7 +730,7 @@ impl World {
     fn accepted(&mut self, client: usize, body: &str) {
         let key = self.key_of(client);
         let connection = self.free_connection(self.clients[client].shard);
-        let (_, step) = self.post(client, key, connection, Form::Stream, body.as_bytes());
+        let (_, step) = self.post(client, key, connection, body.as_bytes());
         assert!(matches!(step, Step::Accepted), "{step:?}");
         self.end_exchange(connection);
         self.hear_news();
@@ -664,7 +792,9 @@ impl World {
     pub(crate) fn vanish(&mut self, client: usize) {
         for connection in 0..self.connections.len() {
             let is_its_own = match &self.connections[connection].carries {
-                Carries::Call(exchange) => self.record.calls[exchange.call].nonce.session == client,
+                Carries::Call(exchange) => {
+                    self.record.calls[exchange.calls[0].0].nonce.session == client
+                }
                 Carries::Stream(stream) => stream.client == client,
                 Carries::Nothing | Carries::Closed => false,
             };
@@ -703,10 +833,10 @@ impl World {
                 r#"{{"jsonrpc":"2.0","id":"storm","method":"resources/subscribe","params":{{"uri":"storm:{}"}}}}"#,
                 round % 3
             );
-            let (to, step) = self.post(client, key, connection, Form::Stream, body.as_bytes());
+            let (to, step) = self.post(client, key, connection, body.as_bytes());
             if let Step::InFlight { .. } = step {
                 let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"storm"}}"#;
-                self.post(client, key, connection, Form::Stream, cancel.as_bytes());
+                self.post(client, key, connection, cancel.as_bytes());
             }
             // These calls are on no record.
             let of = |other: &ReplyTo| other.exchange == to.exchange;

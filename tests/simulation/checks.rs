@@ -100,6 +100,7 @@ pub(crate) struct Call {
     /// Which child it was begun for.
     pub(crate) epoch: u64,
     pub(crate) begun_ms: u64,
+    pub(crate) is_in_batch: bool,
     /// Progress may come before its answer.
     pub(crate) may_stream: bool,
     /// The gateway has it in flight.

@@ -15,7 +15,7 @@ use ringway::wire::reply::{self, Reason};
 use serde_json::Value;
 
 use crate::checks::{Answer, Ask, How, is_of_session, parsed};
-use crate::text::events;
+use crate::text::{Nonce, events};
 use crate::world::World;
 
 /// Whether a connection's task has been woken: one that is not looks at nothing,
@@ -48,6 +48,16 @@ pub(crate) struct Connection {
     pub(crate) carries: Carries,
 }
 
+impl Connection {
+    /// Bytes of the answers of a batch that wait for further ones.
+    pub(crate) fn gathered_bytes(&self) -> usize {
+        match &self.carries {
+            Carries::Call(exchange) => exchange.parts.iter().map(Vec::len).sum(),
+            _ => 0,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Carries {
     Nothing,
@@ -62,14 +72,18 @@ pub(crate) enum Shape {
     Json,
     /// JSON whose head has gone out.
     Kept,
+    /// The answers of a batch, as one array of JSON.
+    Array,
     Sse,
 }
 
-/// A call whose answer a connection waits for.
+/// The calls whose answers a connection waits for.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    pub(crate) call: usize,
-    pub(crate) id: UpstreamId,
+    /// One, or those of a batch.
+    pub(crate) calls: Vec<(usize, UpstreamId)>,
+    /// How many of them have not ended.
+    pub(crate) missing: usize,
     pub(crate) takes_sse: bool,
     pub(crate) may_be_sse: bool,
     pub(crate) may_stream: bool,
@@ -79,6 +93,8 @@ pub(crate) struct Exchange {
     pub(crate) is_last: bool,
     /// What the client has got of JSON.
     pub(crate) body: Vec<u8>,
+    /// The answers of a batch so far.
+    pub(crate) parts: Vec<Vec<u8>>,
 }
 
 /// A GET stream.
@@ -91,6 +107,15 @@ pub(crate) struct GetStream {
     /// It is over, and its client has only so much time to take the rest.
     pub(crate) is_limited: bool,
     pub(crate) is_ending: bool,
+}
+
+/// The part of an array that a delivery is.
+fn part(delivery: Delivery) -> Vec<u8> {
+    match delivery {
+        Delivery::Message { message, .. } => message,
+        Delivery::Cancelled { error, .. } => error,
+        Delivery::Response(_) => panic!("check 2: a whole response for a batch"),
+    }
 }
 
 impl World {
@@ -221,14 +246,39 @@ impl World {
                     self.shards[shard].connections.set_form(key, Form::Bare);
                     self.write(connection, b" ".to_vec(), false);
                 }
+                Shape::Array => self.write(connection, b" ".to_vec(), false),
                 Shape::Sse => self.write(connection, b": \n".to_vec(), false),
             },
-            Wake::Events(events) => {
-                assert_ne!(exchange.shape, Shape::Kept, "check 3: events behind JSON");
+            Wake::Events(mut events) => {
+                let is_open = matches!(exchange.shape, Shape::Kept | Shape::Array);
+                assert!(!is_open, "check 3: events behind JSON");
                 exchange.shape = Shape::Sse;
-                let is_last = events.ended() > 0;
-                assert!(events.ended() <= 1, "check 2: a call ends once");
-                self.write(connection, events.as_bytes().to_vec(), is_last);
+                assert!(
+                    events.ended() <= exchange.missing,
+                    "check 2: a call ends once"
+                );
+                exchange.missing -= events.ended();
+                let is_last = exchange.missing == 0;
+                let mut bytes = Vec::new();
+                while let Some((part, start)) = events.next_part() {
+                    bytes.extend_from_slice(&part[start..]);
+                }
+                self.write(connection, bytes, is_last);
+            }
+            Wake::Deliveries(deliveries) if exchange.shape == Shape::Array => {
+                assert!(
+                    deliveries.len() <= exchange.missing,
+                    "check 2: a call ends once"
+                );
+                exchange.missing -= deliveries.len();
+                exchange.parts.extend(deliveries.into_iter().map(part));
+                match exchange.missing {
+                    0 => {
+                        let parts = exchange.parts.join(&b","[..]);
+                        self.write(connection, [b"[", &parts[..], b"]"].concat(), true);
+                    }
+                    _ => self.keep_alive(connection),
+                }
             }
             Wake::Deliveries(deliveries) => {
                 assert_eq!(deliveries.len(), 1, "check 2: one answer");
@@ -277,34 +327,69 @@ impl World {
         }
         let exchange = self.exchange(connection);
         let bytes = exchange.writing.take().expect("it writes");
-        let (call, is_last, shape) = (exchange.call, exchange.is_last, exchange.shape);
+        let (is_last, shape) = (exchange.is_last, exchange.shape);
+        let calls: Vec<_> = exchange.calls.iter().map(|(call, _)| *call).collect();
         match shape {
             Shape::Sse => {
                 for message in events(&bytes) {
-                    self.gets_event(call, message);
+                    self.gets_event(&calls, message);
                 }
             }
-            Shape::Json | Shape::Kept => exchange.body.extend_from_slice(&bytes),
+            Shape::Json | Shape::Kept | Shape::Array => exchange.body.extend_from_slice(&bytes),
         }
         let Connection { shard, key, .. } = self.connections[connection];
         if !is_last {
-            self.shards[shard].connections.release_answers(key);
+            // An array is counted until all of it is taken.
+            if shape == Shape::Sse {
+                self.shards[shard].connections.release_answers(key);
+            }
             self.keep_alive(connection);
             return true;
         }
-        let body = std::mem::take(&mut self.exchange(connection).body);
-        let is_answered = self.record.calls[call].answer != Answer::Waiting;
+        let exchange = self.exchange(connection);
+        let body = std::mem::take(&mut exchange.body);
+        let parts = std::mem::take(&mut exchange.parts);
         match shape {
-            Shape::Sse if !is_answered => self.record.ends_silently(call),
-            Shape::Sse => {}
-            Shape::Json | Shape::Kept => self.gets_reply(call, body.trim_ascii()),
+            Shape::Sse => {
+                for call in calls {
+                    if self.record.calls[call].answer == Answer::Waiting {
+                        self.record.ends_silently(call);
+                    }
+                }
+            }
+            Shape::Json | Shape::Kept => self.gets_reply(calls[0], body.trim_ascii()),
+            Shape::Array => {
+                let array = parsed(&body);
+                assert_eq!(array.as_array().map(Vec::len), Some(calls.len()));
+                for part in parts {
+                    let call = self.whose(&calls, &part);
+                    self.gets_reply(call, &part);
+                }
+            }
         }
         self.end_exchange(connection);
         true
     }
 
-    /// An event on the call's own stream.
-    fn gets_event(&mut self, number: usize, message: &[u8]) {
+    /// Which of the calls of one POST a message is for.
+    fn whose(&self, calls: &[usize], message: &[u8]) -> usize {
+        if let [call] = calls {
+            return *call;
+        }
+        let value = parsed(message);
+        let is_for = |call: &&usize| match value.get("id") {
+            Some(id) => parsed(self.record.calls[**call].id.as_bytes()) == *id,
+            None => Nonce::all(message).iter().any(|nonce| nonce.call == **call),
+        };
+        *calls
+            .iter()
+            .find(is_for)
+            .expect("check 1: a call of the batch")
+    }
+
+    /// An event on the stream of these calls.
+    fn gets_event(&mut self, calls: &[usize], message: &[u8]) {
+        let number = self.whose(calls, message);
         let value = parsed(message);
         if value.get("method").is_none() {
             return self.gets_reply(number, message);
@@ -398,12 +483,14 @@ impl World {
         let carries = std::mem::replace(&mut self.connections[connection].carries, Carries::Closed);
         match carries {
             Carries::Call(exchange) => {
-                let call = &mut self.record.calls[exchange.call];
-                if call.answer == Answer::Waiting {
-                    call.answer = Answer::Gone;
+                for (call, id) in exchange.calls {
+                    let call = &mut self.record.calls[call];
+                    if call.answer == Answer::Waiting {
+                        call.answer = Answer::Gone;
+                    }
+                    self.shards[shard].client_gone(id);
                 }
                 self.record.tally.count("connections of calls that break");
-                self.shards[shard].client_gone(exchange.id);
                 self.shards[shard].connections.end(key);
                 self.shards[shard].connections.close(key);
             }

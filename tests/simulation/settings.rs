@@ -143,7 +143,7 @@ impl Settings {
                 false if is_small => 2,
                 false => 100,
             },
-            tasks_per_session_max: if is_small { dice.between(1, 2) } else { 100 },
+            tasks_per_session_max: if is_small { dice.between(1, 2) } else { 1_000 },
             uri_bytes_max: 120,
             waiting_bytes_max: if is_small { 300 << 10 } else { 16 << 20 },
             request_timeout_ms,

@@ -183,6 +183,10 @@ impl Shard {
             Kind::Error => self.answer(id, span, message, Outcome::Error),
             Kind::Progress => self.progress(id, span, message),
             Kind::TooLong => self.too_long(id),
+            Kind::ForeignTask => {
+                let answered = self.state.foreign_task(id);
+                self.answered_instead(answered);
+            }
             Kind::TaskStatus => self.task_status(message),
             Kind::Updated => {
                 let uri = std::str::from_utf8(message).expect("the hub has decoded it");
@@ -254,12 +258,18 @@ impl Shard {
                 let spliced = |out: &mut Vec<u8>| splice(out, line, &mut [edit]);
                 self.deliver(to, spliced);
             }
-            Answered::Instead {
-                call,
-                message,
-                outcome,
-            } => self.tell_message(&call, &message, How::Own(outcome)),
-            Answered::Late => {}
+            other => self.answered_instead(other),
+        }
+    }
+
+    fn answered_instead(&mut self, answered: Answered) {
+        if let Answered::Instead {
+            call,
+            message,
+            outcome,
+        } = answered
+        {
+            self.tell_message(&call, &message, How::Own(outcome));
         }
     }
 
@@ -318,11 +328,17 @@ impl Shard {
             let span = token_span;
             splice(out, line, &mut [Edit { span, with: token }]);
         };
+        let waiting = self.state.outgoing.waiting_bytes();
         match self.state.progressed(id, self.now.millis()) {
             Progressed::Nobody => {}
             Progressed::Call { reply_to, token } => {
                 let connections = &mut self.connections;
-                let streamed = connections.deliver_progress(reply_to, |out| spliced(token, out));
+                let taken = waiting + connections.body_bytes();
+                let room = self.buffered_bytes_max.saturating_sub(taken);
+                let bytes = line.len() + token.len() + sse::FRAME_BYTES;
+                let streamed = connections.deliver_progress(reply_to, room, bytes, |out| {
+                    spliced(token, out);
+                });
                 self.count_streamed(reply_to, streamed);
             }
             Progressed::Task { task, token } => {
@@ -356,8 +372,12 @@ impl Shard {
     fn task_news(&mut self, task: TaskKey, news: TaskNews, message: &[u8]) {
         for reply_to in self.state.task_results(task) {
             let connections = &mut self.connections;
-            let streamed =
-                connections.deliver_progress(reply_to, |out| out.extend_from_slice(message));
+            let taken = self.state.outgoing.waiting_bytes() + connections.body_bytes();
+            let room = self.buffered_bytes_max.saturating_sub(taken);
+            let bytes = message.len() + sse::FRAME_BYTES;
+            let streamed = connections.deliver_progress(reply_to, room, bytes, |out| {
+                out.extend_from_slice(message);
+            });
             if let Streamed::Taken { .. } = streamed {
                 self.count_streamed(reply_to, streamed);
                 return;

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ringway::routing::calls::ReplyTo;
 use ringway::routing::drops::DropReason;
 use ringway::routing::hub::{Heard, Shards};
 use ringway::routing::letters::{Kind, ToShard};
@@ -21,8 +22,19 @@ use crate::server::{Abilities, About, LISTS, Server};
 use crate::settings::{Settings, Step};
 use crate::shard::{Moments, News, Shard};
 
-/// Which call waits at which place: shard, connection, its generation, exchange.
-pub(crate) type Place = (usize, u32, u32, u32);
+/// The place of an answer: shard, connection, its generation, exchange, part.
+pub(crate) type Place = (usize, u32, u32, u32, u16);
+
+/// The place that a shard knows as `to`.
+pub(crate) fn place(shard: usize, to: ReplyTo) -> Place {
+    let ReplyTo {
+        connection,
+        connection_generation: generation,
+        exchange,
+        part,
+    } = to;
+    (shard, connection, generation, exchange, part)
+}
 
 pub(crate) struct World {
     pub(crate) dice: Dice,
@@ -477,7 +489,7 @@ impl World {
             assert!(shard.connections.held_bytes() <= self.settings.buffered_bytes_max);
             let sessions = state.sessions.len();
             assert!(state.subscriptions() <= sessions * limits.subscriptions_per_session_max);
-            assert!(state.tasks() <= sessions * limits.tasks_per_session_max);
+            assert!(state.tasks() <= sessions * 2 * limits.tasks_per_session_max);
         }
     }
 
@@ -486,12 +498,8 @@ impl World {
         let open = |client: &&mut Client| client.shard == shard && client.is_open;
         match news {
             News::Ended { to, how } => {
-                let place = (shard, to.connection, to.connection_generation, to.exchange);
-                let call = self
-                    .waiting
-                    .remove(&place)
-                    .expect("check 2: a call ends once");
-                self.call_ends(call, how, moment);
+                let call = self.waiting.remove(&place(shard, to));
+                self.call_ends(call.expect("check 2: a call ends once"), how, moment);
             }
             News::Up { epoch, is_first } => {
                 let abilities = self.abilities[epoch as usize - 1].clone();
@@ -549,11 +557,12 @@ impl World {
             }
             News::Dropped { of, count } => {
                 self.record.tally.many("progress dropped by a shard", count);
-                let place =
-                    of.map(|to| (shard, to.connection, to.connection_generation, to.exchange));
-                match place.and_then(|place| self.waiting.get(&place)) {
-                    Some(call) => self.record.calls[*call].dropped += count,
-                    None => self.record.dropped_somewhere[shard] += count,
+                match of.and_then(|to| self.waiting.get(&place(shard, to))) {
+                    // A batch has one queue: whose progress it was is not known.
+                    Some(call) if !self.record.calls[*call].is_in_batch => {
+                        self.record.calls[*call].dropped += count;
+                    }
+                    _ => self.record.dropped_somewhere[shard] += count,
                 }
             }
             News::Evicted(count) => self.record.tally.many("connections evicted", count),
