@@ -267,6 +267,11 @@ impl World {
             0,
             "check 6: the ledger's requests"
         );
+        assert_eq!(
+            self.hub.state.tasks(),
+            0,
+            "check 6: tasks that the hub knows"
+        );
         assert!(!self.hub.state.has_lines(), "check 6: the hub's lines");
         assert!(self.hub.links.iter().all(|link| link.is_empty()));
         assert!(

@@ -714,7 +714,7 @@ impl Server {
             call.listed.tasks = listed;
             call.listed.cursor = cursor;
         }
-        format!(r#"{{"x":1.0,"tasks":[ {list} ],"of":"{nonce}"{next}}}"#)
+        format!(r#"{{"all":"~999999:9~","tasks":[ {list} ],"of":"{nonce}"{next}}}"#)
     }
 
     /// Progress of a call, or of the task that it has made; also where nobody asked.
