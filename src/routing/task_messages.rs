@@ -645,6 +645,14 @@ mod tests {
         create(&mut bench, other, "c");
         status(&mut bench, "a", "completed").unwrap();
         create(&mut bench, session, "d");
+        status(&mut bench, "b", "completed").unwrap();
+        create(&mut bench, session, "e");
+        assert!(
+            is_known(&mut bench, session, "a"),
+            "as many are kept that are over"
+        );
+        status(&mut bench, "d", "completed").unwrap();
+        create(&mut bench, session, "f");
         assert!(!is_known(&mut bench, session, "a"), "forgotten for it");
         assert!(is_known(&mut bench, session, "b"));
         assert!(bench.notes().is_empty());
@@ -796,19 +804,19 @@ mod tests {
     fn a_task_that_is_over_when_it_is_made_keeps_no_slot() {
         let mut bench = bench();
         let session = bench.session();
-        for task in ["a", "b", "c"] {
+        for task in ["a", "b", "c", "d", "e"] {
             let id = bench.begin(session, 1, "tools/call", TASK);
             let answer = bench.result(id, &made(task, "completed"));
             assert!(matches!(answer, Answered::Call(_)));
             assert!(!bench.progressed(id));
         }
-        assert_eq!((bench.state.tasks(), bench.state.task_slots()), (2, 0));
+        assert_eq!((bench.state.tasks(), bench.state.task_slots()), (4, 0));
         assert_eq!(bench.state.calls_in_flight(), 0);
         assert!(
             !is_known(&mut bench, session, "a"),
             "the oldest is forgotten"
         );
-        assert!(is_known(&mut bench, session, "c"));
+        assert!(is_known(&mut bench, session, "b"));
     }
 
     #[test]
@@ -1127,7 +1135,7 @@ mod tests {
             mark(&mut bench, task, TaskNews::Progress, "y");
         }
         bench.open_stream(session, stream(1));
-        assert_eq!(bench.stream_work(session, stream(1)).0, Work::Write(4));
+        assert_eq!(bench.stream_work(session, stream(1)).0, Work::Write(8));
         assert_eq!(bench.state.task_slots(), 0);
     }
 

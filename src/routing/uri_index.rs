@@ -1,13 +1,14 @@
 //! A map from URIs to values that also finds every stored URI which covers a
 //! given one: equal to it, or a prefix of it that ends at a `/`, `?` or `#`.
 //! The hash of a prefix is a step on the way to the hash of the whole, so one
-//! pass over a URI asks for all of its prefixes, however many there are.
+//! pass over a URI asks for all of its prefixes, up to a number of boundaries.
 
-use crate::limits::COVERING_BOUNDARIES_MAX;
 use std::fmt;
 
 use hashbrown::HashTable;
 use slab::Slab;
+
+use crate::limits::COVERING_BOUNDARIES_MAX;
 
 /// The place of a URI in its index, valid while the entry lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -87,8 +88,9 @@ impl<T> UriIndex<T> {
 
     /// Every stored URI that covers this one, the shortest first: the URI itself,
     /// and prefixes that end at one of its first [`COVERING_BOUNDARIES_MAX`]
-    /// boundaries. The cost is one step a byte, one look-up a boundary, and the
-    /// length of what is found.
+    /// boundaries. A boundary right after the end counts: in a row of boundaries
+    /// no prefix ends after the last that counts. The cost is one step a byte, at
+    /// most two look-ups a boundary that counts, and the length of what is found.
     pub fn covering(&self, uri: &str, found: &mut Vec<UriKey>) {
         found.clear();
         let mut hash = EMPTY;
@@ -141,9 +143,8 @@ impl<T> UriIndex<T> {
     }
 }
 
-/// Whether a URI that ends before or after this byte covers what follows.
 /// Whether `prefix` covers `uri`: it is the same, or a prefix of it that ends at a
-/// boundary.
+/// boundary, be it the last of ever so many.
 pub fn covers(prefix: &str, uri: &str) -> bool {
     match uri.as_bytes().strip_prefix(prefix.as_bytes()) {
         None => false,
@@ -156,6 +157,7 @@ pub fn covers(prefix: &str, uri: &str) -> bool {
     }
 }
 
+/// Whether a URI that ends before or after this byte covers what follows.
 fn is_boundary(byte: u8) -> bool {
     matches!(byte, b'/' | b'?' | b'#')
 }
@@ -259,18 +261,39 @@ mod tests {
         assert_eq!(covered_by(&["", "/"], ""), [""]);
     }
 
-    #[test]
-    fn every_prefix_of_the_longest_uri_is_found() {
-        const LENGTH: usize = 8_192;
-        let uri = "/".repeat(LENGTH);
-        let mut index = UriIndex::new(7);
-        for end in 1..=LENGTH {
+    /// Lengths of what covers a URI in an index that has all of its prefixes.
+    fn covering_ends(secret: u64, uri: &str) -> Vec<usize> {
+        let mut index = UriIndex::new(secret);
+        for end in (0..=uri.len()).filter(|end| uri.is_char_boundary(*end)) {
             index.insert(&uri[..end], end);
         }
         let mut found = Vec::new();
-        index.covering(&uri, &mut found);
-        let ends = found.iter().filter_map(|key| index.get(*key).copied());
-        assert!(ends.eq(1..=LENGTH));
+        index.covering(uri, &mut found);
+        let ends = found.iter().map(|key| *index.get(*key).unwrap());
+        ends.collect()
+    }
+
+    #[test]
+    fn prefixes_are_found_up_to_the_64th_boundary_and_the_longest_uri_itself() {
+        const LENGTH: usize = 8_192;
+        assert_eq!(COVERING_BOUNDARIES_MAX, 64);
+        // Each boundary is the end of two prefixes, one with it and one without.
+        let found: Vec<usize> = (1..=64).flat_map(|n| [4 * n - 1, 4 * n]).collect();
+        let uri = "abc/".repeat(LENGTH / 4);
+        assert_eq!(covering_ends(7, &uri), [&found[..], &[LENGTH]].concat());
+        for boundaries in [63, 64, 65] {
+            let uri = format!("{}abc", "abc/".repeat(boundaries));
+            let found = &found[..2 * boundaries.min(64)];
+            let expected = [found, &[uri.len()]].concat();
+            assert_eq!(covering_ends(7, &uri), expected, "{boundaries}");
+        }
+        // In a row, the boundary after an end counts too.
+        for length in [63, 64, 65, 66, LENGTH] {
+            let mut expected: Vec<usize> = (1..length.min(64)).collect();
+            expected.push(length);
+            let uri = "/".repeat(length);
+            assert_eq!(covering_ends(7, &uri), expected, "{length}");
+        }
     }
 
     #[test]
@@ -350,7 +373,27 @@ mod tests {
         }
     }
 
+    /// Whether `covering` gets as far as to this prefix: the boundaries in it and
+    /// one that follows at once are not too many, or it is the URI itself.
+    fn is_near(prefix: &str, uri: &str) -> bool {
+        let next = uri[prefix.len()..].chars().next();
+        let looked_at = prefix.chars().chain(next);
+        uri == prefix || looked_at.filter(|c| "/?#".contains(*c)).count() <= 64
+    }
+
     proptest! {
+        #[test]
+        fn prefixes_are_found_as_far_as_boundaries_count(
+            secret: u64,
+            uri in prop_oneof!["[aé/?#]{0,200}", "([aé]{1,3}[/?#]){50,80}a?"],
+        ) {
+            let ends = (0..=uri.len()).filter(|end| uri.is_char_boundary(*end));
+            let expected: Vec<usize> = ends
+                .filter(|end| covers(&uri[..*end], &uri) && is_near(&uri[..*end], &uri))
+                .collect();
+            prop_assert_eq!(covering_ends(secret, &uri), expected);
+        }
+
         #[test]
         fn covering_is_what_its_definition_says(prefix in "[a/?#é]{0,4}", rest in "[a/?#é]{0,4}") {
             let uri = format!("{prefix}{rest}");

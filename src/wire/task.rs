@@ -104,10 +104,11 @@ pub fn status(task: &[u8]) -> Option<Status> {
 }
 
 /// A result of `tasks/list` with only the tasks whose decoded id `is_own`
-/// accepts. Kept tasks and other members stay in order and as the server wrote
-/// them, but for raw line breaks. Where the server has more to tell,
-/// `next_cursor` gets its cursor and gives the one to show instead; a
-/// `nextCursor` of null is left out.
+/// accepts, and of its members only `tasks` and `nextCursor`: any other may tell
+/// of the tasks of other sessions. Both members and the kept tasks stay in order,
+/// keys and tasks as the server wrote them, but for raw line breaks. Where the
+/// server has more to tell, `next_cursor` gets its cursor and gives the one to
+/// show instead; a `nextCursor` of null is left out.
 pub fn own_list(
     result: &[u8],
     is_own: impl FnMut(&str) -> bool,
@@ -445,8 +446,8 @@ mod tests {
             let list = format!(
                 r#"{{"x":{refused},"tasks":[{task},{{"taskId":"a"}},{refused}],"y":{refused}}}"#
             );
-            let shown = format!(r#"{{"x":{refused},"tasks":[{{"taskId":"a"}}],"y":{refused}}}"#);
-            assert_eq!(own(&list, |_| true), Ok(shown));
+            let shown = r#"{"tasks":[{"taskId":"a"}]}"#;
+            assert_eq!(own(&list, |_| true).as_deref(), Ok(shown), "{refused}");
         }
     }
 
@@ -462,11 +463,69 @@ mod tests {
             id == "1" || id == "3"
         });
         let expected = concat!(
-            r#"{"_meta":{"a" : 1e0},"t\u0061sks":[{"taskId":"1", "ttl" : 1.50},"#,
-            r#"{"status":"x\u0041","taskId":"\u0033"},{"taskId":"1"}],"\u0078":[ ]}"#
+            r#"{"t\u0061sks":[{"taskId":"1", "ttl" : 1.50},"#,
+            r#"{"status":"x\u0041","taskId":"\u0033"},{"taskId":"1"}]}"#
         );
         assert_eq!(shown.as_deref(), Ok(expected));
         assert_eq!(asked, ["1", "2", "3", "1", "4"]);
+    }
+
+    /// Names that are neither `tasks` nor `nextCursor`, some of them nearly.
+    const OTHER_NAMES: [&str; 20] = [
+        "",
+        " ",
+        "_meta",
+        "total",
+        "x",
+        "a\"b\\",
+        "\u{1f98a}",
+        "task",
+        "tasks ",
+        " tasks",
+        "tasks\0",
+        "Tasks",
+        "TASKS",
+        "\"tasks\"",
+        "\\u0074asks",
+        "nextcursor",
+        "NextCursor",
+        "next_cursor",
+        "nextCursor\n",
+        "cursor",
+    ];
+
+    #[test]
+    fn other_members_are_left_out_whatever_their_name_and_spelling() {
+        let own_first = |id: &str| id == "1";
+        for name in OTHER_NAMES {
+            for ways in [&[][..], &[true], &[true, false], &[false, true]] {
+                let key = spelled(name, ways);
+                for value in ["null", "7", r#""2""#, "[]", r#"{"tasks":[{"taskId":"1"}]}"#] {
+                    let other = format!("{key} : {value}");
+                    let tasks = r#""tasks":[{"taskId":"1"},{"taskId":"2"}]"#;
+                    for list in [
+                        format!("{{{other},{tasks}}}"),
+                        format!("{{{tasks},{other}}}"),
+                        format!("{{\"nextCursor\":null,{other},{tasks}}}"),
+                    ] {
+                        let only = r#"{"tasks":[{"taskId":"1"}]}"#;
+                        assert_eq!(own(&list, own_first).as_deref(), Ok(only), "{list}");
+                    }
+                    let cursor = r#""nextCursor":"c""#;
+                    for list in [
+                        format!("{{{other},{cursor},{tasks}}}"),
+                        format!("{{{cursor},{other},{tasks}}}"),
+                        format!("{{{cursor},{tasks},{other}}}"),
+                    ] {
+                        let shown = own_list(list.as_bytes(), own_first, str::to_owned);
+                        let only = br#"{"nextCursor":"c","tasks":[{"taskId":"1"}]}"#;
+                        assert_eq!(shown.as_deref(), Ok(&only[..]), "{list}");
+                    }
+                }
+            }
+            let alone = format!("{{{}:[]}}", spelled(name, &[]));
+            assert_eq!(own(&alone, |_| true), Err(ListError::Tasks), "{alone}");
+        }
     }
 
     #[test]
@@ -511,14 +570,19 @@ mod tests {
     #[test]
     fn the_servers_cursor_gives_way_to_ringways() {
         for key in [r#""nextCursor""#, r#""next\u0043ursor""#] {
-            let list = format!(r#"{{"a":1,{key}:"\u0061\n\ud83e\udd8a","tasks":[],"cursor":2}}"#);
             let replaced = |cursor: &str| {
                 assert_eq!(cursor, "a\n\u{1f98a}");
                 "\"\\\u{e9}\n".to_owned()
             };
-            let shown = own_list(list.as_bytes(), |_| false, replaced);
+            let written = format!(r#"{key} : "\u0061\n\ud83e\udd8a""#);
             let with = "\"\\\"\\\\\u{e9}\\n\"";
-            let expected = format!(r#"{{"a":1,{key}:{with},"tasks":[],"cursor":2}}"#);
+            let first = format!(r#"{{"a":1,{written},"tasks":[],"cursor":2}}"#);
+            let shown = own_list(first.as_bytes(), |_| false, replaced);
+            let expected = format!(r#"{{{key}:{with},"tasks":[]}}"#);
+            assert_eq!(shown, Ok(expected.into_bytes()));
+            let last = format!(r#"{{"tasks":[],"cursor":2,{written}}}"#);
+            let shown = own_list(last.as_bytes(), |_| false, replaced);
+            let expected = format!(r#"{{"tasks":[],{key}:{with}}}"#);
             assert_eq!(shown, Ok(expected.into_bytes()));
         }
     }
@@ -532,7 +596,7 @@ mod tests {
         );
         assert_eq!(shown, Ok(br#"{"nextCursor":"<>","tasks":[]}"#.to_vec()));
         let null = own(r#"{"tasks":[],"nextCursor":null,"x":null}"#, |_| false);
-        assert_eq!(null.as_deref(), Ok(r#"{"tasks":[],"x":null}"#));
+        assert_eq!(null.as_deref(), Ok(r#"{"tasks":[]}"#));
         let null = own(r#"{"nextCursor": null ,"tasks":[]}"#, |_| false);
         assert_eq!(null.as_deref(), Ok(r#"{"tasks":[]}"#));
     }
@@ -580,7 +644,8 @@ mod tests {
         let result = format!(r#"{{"task":{}}}"#, task(126));
         assert_eq!(created(result.as_bytes()), made("a", Some(Status::Failed)));
         let list = format!(r#"{{"x":{},"tasks":[{}]}}"#, nested(127), task(125));
-        assert_eq!(own(&list, |_| true), Ok(list));
+        let shown = format!(r#"{{"tasks":[{}]}}"#, task(125));
+        assert_eq!(own(&list, |_| true), Ok(shown));
 
         let deep = 100_000;
         assert_eq!(status(task(deep).as_bytes()), None);
@@ -596,7 +661,8 @@ mod tests {
         let task = format!(r#"{{"taskId":"a","status":"working"{many}}}"#);
         assert_eq!(status(task.as_bytes()), Some(Status::Working));
         let list = format!(r#"{{"tasks":[{task}]{many}}}"#);
-        assert_eq!(own(&list, |_| true), Ok(list.clone()));
+        let shown = format!(r#"{{"tasks":[{task}]}}"#);
+        assert_eq!(own(&list, |_| true), Ok(shown));
         let twice = format!(r#"{},"0":0}}"#, &list[..list.len() - 1]);
         assert_eq!(own(&twice, |_| true), Err(ListError::Twice));
     }
@@ -717,49 +783,65 @@ mod tests {
         )
     }
 
-    /// A result of `tasks/list`, and its members in order with the elements and
-    /// the cursor told apart.
+    /// A result of `tasks/list` with other members around those that are shown,
+    /// and what is needed to tell what is shown of it.
     #[derive(Clone, Debug)]
     struct List {
         text: String,
         keys: [String; 2],
         elements: Vec<Element>,
         cursor: Option<String>,
-        before: String,
-        after: String,
+        is_cursor_first: bool,
+    }
+
+    /// Three names that are neither `tasks` nor `nextCursor`, none of them twice.
+    fn other_names() -> impl Strategy<Value = [String; 3]> {
+        let name = || {
+            prop_oneof![
+                1 => prop::sample::select(&OTHER_NAMES[..]).prop_map(str::to_owned),
+                1 => any::<String>(),
+            ]
+            .prop_filter("a shown name", |name| {
+                name != "tasks" && name != "nextCursor"
+            })
+        };
+        [name(), name(), name()].prop_filter("a name twice", |[a, b, c]| a != b && b != c && a != c)
     }
 
     fn list() -> impl Strategy<Value = List> {
         (
             prop::collection::vec(element(), 0..8),
-            prop::option::of(any::<String>()),
-            (value(), value()),
+            (prop::option::of(any::<String>()), any::<bool>()),
+            (other_names(), [value(), value(), value()]),
             any::<Vec<bool>>(),
             blank(),
         )
-            .prop_map(|(elements, cursor, (before, after), ways, blank)| {
-                let keys = ["tasks", "nextCursor"].map(|name| spelled(name, &ways));
-                let texts: Vec<&str> = elements.iter().map(|it| it.text.as_str()).collect();
-                let texts = texts.join(&format!("{blank},{blank}"));
-                let [tasks, next] = &keys;
-                let next = match &cursor {
-                    Some(cursor) => {
-                        format!("{next}{blank}:{blank}{},{blank}", spelled(cursor, &ways))
+            .prop_map(
+                |(elements, (cursor, is_cursor_first), (names, values), ways, blank)| {
+                    let keys = ["tasks", "nextCursor"].map(|name| spelled(name, &ways));
+                    let texts: Vec<&str> = elements.iter().map(|it| it.text.as_str()).collect();
+                    let texts = texts.join(&format!("{blank},{blank}"));
+                    let [tasks, next] = &keys;
+                    let mut members: Vec<String> = names
+                        .iter()
+                        .zip(&values)
+                        .map(|(name, value)| format!("{}{blank}:{value}", spelled(name, &ways)))
+                        .collect();
+                    members.insert(1, format!("{tasks}:{blank}[{texts}{blank}]"));
+                    if let Some(cursor) = &cursor {
+                        let cursor = format!("{next}{blank}:{blank}{}", spelled(cursor, &ways));
+                        members.insert(if is_cursor_first { 1 } else { 3 }, cursor);
                     }
-                    None => String::new(),
-                };
-                let text = format!(
-                    "{blank}{{\"b\":{before}{blank},{next}{tasks}:{blank}[{texts}{blank}],\"a\":{after}}}{blank}"
-                );
-                List {
-                    text,
-                    keys,
-                    elements,
-                    cursor,
-                    before,
-                    after,
-                }
-            })
+                    let members = members.join(&format!("{blank},{blank}"));
+                    List {
+                        text: format!("{blank}{{{members}}}{blank}"),
+                        keys,
+                        elements,
+                        cursor,
+                        is_cursor_first,
+                    }
+                },
+            )
     }
 
     fn is_even(id: &str) -> bool {
@@ -779,14 +861,12 @@ mod tests {
             let kept = list.elements.iter().filter(|it| it.id.as_deref().is_some_and(is_even));
             let kept: Vec<&str> = kept.map(|it| it.text.as_str()).collect();
             let [tasks, next] = &list.keys;
-            let next = match &list.cursor {
-                Some(_) => format!("{next}:\"7:3\","),
-                None => String::new(),
+            let tasks = format!("{tasks}:[{}]", kept.join(","));
+            let expected = match (&list.cursor, list.is_cursor_first) {
+                (None, _) => format!("{{{tasks}}}"),
+                (Some(_), true) => format!(r#"{{{next}:"7:3",{tasks}}}"#),
+                (Some(_), false) => format!(r#"{{{tasks},{next}:"7:3"}}"#),
             };
-            let expected = format!(
-                r#"{{"b":{},{next}{tasks}:[{}],"a":{}}}"#,
-                list.before, kept.join(","), list.after,
-            );
             let expected = expected.replace(['\r', '\n'], " ");
             let shown = shown.map(|bytes| String::from_utf8(bytes).expect("a list is text"));
             prop_assert_eq!(shown, Ok(expected));
@@ -821,6 +901,8 @@ mod tests {
                 prop_assert!(!shown.contains(&b'\n') && !shown.contains(&b'\r'));
                 // Read by another parser than the one that chose.
                 if let Ok(shown) = serde_json::from_slice::<serde_json::Value>(&shown) {
+                    let mut names = shown.as_object().expect("a list is an object").keys();
+                    prop_assert!(names.all(|name| name == "tasks" || name == "nextCursor"));
                     for task in shown["tasks"].as_array().expect("a list has tasks") {
                         prop_assert!(task["taskId"].as_str().is_some_and(is_even));
                     }

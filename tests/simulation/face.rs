@@ -505,7 +505,7 @@ impl World {
                     self.clients[stream.client].is_not_told(&events(bytes), *taken, moment);
                     self.record.tally.count("stream writes that fail");
                 }
-                self.stream_is_over(connection, &stream);
+                self.stream_is_over(connection, stream.client, stream.session);
             }
             Carries::Nothing => self.shards[shard].connections.close(key),
             Carries::Closed => {}
@@ -514,18 +514,16 @@ impl World {
     }
 
     /// As the stream's task is dropped: the place is closed, the session told.
-    fn stream_is_over(&mut self, connection: usize, stream: &GetStream) {
+    fn stream_is_over(&mut self, connection: usize, client: usize, session: SessionKey) {
         let Connection { shard, key, .. } = self.connections[connection];
         let now = self.now.millis();
         let shard = &mut self.shards[shard];
         shard.connections.close(key);
         let mut acts = Vec::new();
-        shard
-            .state
-            .stream_gone(stream.session, key.into(), now, &mut acts);
+        shard.state.stream_gone(session, key.into(), now, &mut acts);
         shard.perform(acts);
         self.connections[connection].carries = Carries::Closed;
-        let client = &mut self.clients[stream.client];
+        let client = &mut self.clients[client];
         if client.stream == Some(connection) {
             client.stream = None;
             client.last_heard_ms = now.0;
@@ -638,14 +636,7 @@ impl World {
             shard.perform(acts);
         }
         if !is_done || self.stream(connection).is_ending {
-            let placeholder = GetStream {
-                client,
-                session,
-                writing: None,
-                is_limited: true,
-                is_ending: true,
-            };
-            self.stream_is_over(connection, &placeholder);
+            self.stream_is_over(connection, client, session);
             return true;
         }
         self.keep_alive(connection);
