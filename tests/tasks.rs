@@ -292,16 +292,10 @@ fn list_shows_the_session_its_own_tasks_only() {
                 raw_elements(&raw_member(&result, "tasks").expect("a list")),
                 expected
             );
-            assert_eq!(
-                raw_member(&result, "x").as_deref(),
-                Some("1.50"),
-                "{result}"
-            );
-            assert_eq!(
-                raw_member(&result, "_meta").as_deref(),
-                Some(r#"{"y":[ ]}"#)
-            );
-            assert!(raw_member(&result, "nextCursor").is_none(), "{result}");
+            // Any other member may tell of other sessions' tasks.
+            for other in ["x", "_meta", "nextCursor"] {
+                assert_eq!(raw_member(&result, other), None, "{result}");
+            }
             for name in ["nobody", "\"a1\"", r"\u00612", "\"b1\""] {
                 let is_own = expected.concat().contains(name);
                 assert_eq!(result.contains(name), is_own, "{name}: {result}");
