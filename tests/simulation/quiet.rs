@@ -47,11 +47,17 @@ impl World {
 
     /// Goes on until nothing happens any more, however long it takes.
     fn settle(&mut self, restarts: bool) {
-        // Nothing is in flight, and what is never answered has timed out.
+        // Nothing is in flight, and whatever the server was asked last has been
+        // answered or has timed out.
         let mut rests = 0;
+        let mut heard = self.server.heard;
         for _ in 0..ROUNDS_MAX {
             if self.round(restarts) {
                 continue;
+            }
+            if heard != self.server.heard {
+                heard = self.server.heard;
+                rests = 0;
             }
             self.nobody_waits_to_be_woken();
             let in_flight: usize = self.shards.iter().map(|s| s.state.calls_in_flight()).sum();

@@ -204,6 +204,8 @@ pub(crate) struct Server {
     /// A place in [`LOG_LEVELS`].
     pub(crate) level: usize,
     pub(crate) tasks: Vec<Task>,
+    /// Lines that it has read.
+    pub(crate) heard: usize,
     serial: usize,
 }
 
@@ -222,6 +224,7 @@ impl Server {
             dealings: BTreeMap::new(),
             level: 1,
             tasks: Vec::new(),
+            heard: 0,
             serial: 0,
         }
     }
@@ -254,6 +257,7 @@ impl Server {
         let Some(line) = self.stdin.pop_front() else {
             return false;
         };
+        self.heard += 1;
         let message = parsed(&line);
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         let params = &message["params"];
