@@ -926,6 +926,9 @@ fn subscriptions_are_restored_after_a_restart() {
         }
         let script = Script::new(&gateway);
         let mut seen = asked(&script);
+        // What was given back may reach the hub just after it has restored: the server is asked to
+        // forget it then. Below it is seen that nobody is told of it.
+        seen.retain(|line| !line.ends_with("a:given/back") && !line.ends_with("a:left"));
         seen.sort();
         assert_eq!(seen, ["+a:1", "+a:2", "+a:refused"]);
         let mut late = Stream::open(&gateway, &quiet);
