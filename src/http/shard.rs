@@ -481,8 +481,8 @@ impl Shard {
     /// The server reported progress under the token `id`, which stands at
     /// `token_span`: to the client of that call, with its own token.
     pub fn progress(&self, id: UpstreamId, token_span: Span, line: &[u8]) {
+        let room = self.answers_room();
         let mut state = self.state.borrow_mut();
-        let waiting = state.outgoing.waiting_bytes();
         let edit = |token| Edit {
             span: token_span,
             with: token,
@@ -494,8 +494,6 @@ impl Shard {
             Progressed::Call { reply_to, token } => {
                 let bytes = line.len() + token.len() + sse::FRAME_BYTES;
                 let mut connections = self.connections.borrow_mut();
-                let taken = waiting + connections.body_bytes();
-                let room = self.config.buffered_bytes_max.saturating_sub(taken);
                 let streamed = connections.deliver_progress(reply_to, room, bytes, |out| {
                     splice(out, line, &mut [edit(token)]);
                 });

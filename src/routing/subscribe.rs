@@ -1,9 +1,11 @@
 //! What happens to `resources/subscribe` and `resources/unsubscribe` in a shard,
 //! and to what the ledger says about them. See `ledger` for the other half.
 
-use super::calls::About;
+use indexmap::IndexSet;
+
+use super::calls::{About, Call};
 use super::client::{Incoming, Step, failed};
-use super::interest::Waiter;
+use super::interest::{Left, Waiter};
 use super::ledger::Told;
 use super::letters::Note;
 use super::outcome::Outcome;
@@ -104,7 +106,7 @@ impl ShardState {
         if let Some(place) = held {
             self.no_longer_held(key, &uri, place);
         }
-        if left == super::interest::Left::Last {
+        if left == Left::Last {
             self.notes.push(Note::Release(uri.into()));
         }
         Step::Answer(reply::result(incoming.raw_id(), b"{}"))
@@ -114,10 +116,8 @@ impl ShardState {
     /// cancelled meanwhile; and the book of all sessions is bounded.
     fn may_ask_for_another(&self, key: SessionKey, uri: &str) -> bool {
         let session = self.sessions.get(key);
-        let held = session.and_then(|session| session.held.as_ref());
-        let held = held.map_or(0, |held| held.len());
         let asking = session.map_or(0, |session| session.asking as usize);
-        held + asking < self.limits.subscriptions_per_session_max
+        self.held_by(key) + asking < self.limits.subscriptions_per_session_max
             && self.interests.bytes() + uri.len() < self.limits.waiting_bytes_max
     }
 
@@ -131,10 +131,11 @@ impl ShardState {
         }
     }
 
-    fn may_hold_another(&self, key: SessionKey) -> bool {
+    /// How many URIs a session holds.
+    fn held_by(&self, key: SessionKey) -> usize {
         let session = self.sessions.get(key);
         let held = session.and_then(|session| session.held.as_ref());
-        held.map_or(0, |held| held.len()) < self.limits.subscriptions_per_session_max
+        held.map_or(0, |held| held.len())
     }
 
     /// A session no longer holds a URI: it is not told of updates that came before,
@@ -204,12 +205,7 @@ impl ShardState {
         self.end_waiters(uri, acts, |call| Act::End(Ended { call, reason }));
     }
 
-    fn end_waiters(
-        &mut self,
-        uri: &str,
-        acts: &mut Vec<Act>,
-        mut act: impl FnMut(super::calls::Call) -> Act,
-    ) {
+    fn end_waiters(&mut self, uri: &str, acts: &mut Vec<Act>, mut act: impl FnMut(Call) -> Act) {
         let waiters = self.interests.take_waiters(uri).unwrap_or_default();
         self.settle_waiters(&waiters);
         for waiter in waiters {
@@ -228,14 +224,17 @@ impl ShardState {
             return;
         };
         self.settle_waiters(&waiters);
-        let mut sessions = indexmap::IndexSet::with_hasher(self.hasher.clone());
+        let mut sessions = IndexSet::with_hasher(self.hasher.clone());
         for waiter in waiters {
             let Some(call) = self.end_call(waiter.call) else {
                 continue;
             };
             let key = waiter.session;
             let has_it = sessions.contains(&key);
-            if !waiter.is_void && !has_it && !self.may_hold_another(key) {
+            if !waiter.is_void
+                && !has_it
+                && self.held_by(key) >= self.limits.subscriptions_per_session_max
+            {
                 acts.push(Act::End(Ended {
                     call,
                     reason: Reason::Overloaded,

@@ -25,15 +25,14 @@ use crate::wire::splice::Edit;
 use crate::wire::task;
 use crate::wire::version::Version;
 
-/// Whether an error of the server's says that the parameters are wrong.
-fn is_invalid_params(line: &[u8]) -> bool {
+/// Whether a raw error of the server's says that the parameters are wrong.
+fn is_invalid_params(error: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Error {
         code: i64,
     }
-    let error = scan::scan(line).ok().and_then(|envelope| envelope.error);
-    let error = error.and_then(|span| serde_json::from_slice::<Error>(span.of(line)).ok());
-    error.is_some_and(|error| error.code == i64::from(reply::INVALID_PARAMS))
+    serde_json::from_slice::<Error>(error)
+        .is_ok_and(|error| error.code == i64::from(reply::INVALID_PARAMS))
 }
 
 impl ShardState {
@@ -141,12 +140,15 @@ impl ShardState {
         is_error: bool,
     ) -> Answered {
         let envelope = scan::scan(line).ok();
-        let result = envelope.and_then(|envelope| envelope.result);
+        let (result, error) = match &envelope {
+            Some(envelope) => (envelope.result, envelope.error),
+            None => (None, None),
+        };
         let result = result.map(|span| span.of(line)).filter(|_| !is_error);
         let small = result.filter(|result| result.len() <= TASK_ANSWER_BYTES_MAX);
         match (about, result) {
             (About::NewTask, Some(_)) => {
-                if let Some(created) = task::created_in(line) {
+                if let Some(created) = small.and_then(task::created) {
                     return self.created(id, &created);
                 }
             }
@@ -160,7 +162,11 @@ impl ShardState {
             // It answers only when the task is over, with an error if that failed.
             (About::TaskResult(task), _) => self.end_task(task),
             // The server has forgotten it.
-            (About::Task(task), None) if is_invalid_params(line) => self.end_task(task),
+            (About::Task(task), None)
+                if error.is_some_and(|error| is_invalid_params(error.of(line))) =>
+            {
+                self.end_task(task);
+            }
             _ => {}
         }
         self.end_call(id).map_or(Answered::Late, Answered::Call)

@@ -341,7 +341,6 @@ impl Hub {
         let shards = links.0.len();
         let first = self.turn.get();
         self.turn.set((first + 1) % shards);
-        state.log_levels(links.0.iter().map(Link::log_level), now);
         state.take_lines(bytes);
         let mut notes = Vec::new();
         for step in 0..shards {
