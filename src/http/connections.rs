@@ -97,6 +97,8 @@ impl Delivery {
 pub enum Streamed {
     /// It waits for the connection; this many older ones were dropped for it.
     Taken { dropped: usize },
+    /// There is no room for it, not even in place of older ones.
+    NoRoom,
     /// The answer is no stream.
     NoStream,
     /// The connection or its request is gone.
@@ -441,23 +443,25 @@ impl Connections {
         match entry.form {
             Form::Stream => {}
             // Once the answer is there nothing comes before it any more.
-            Form::Json { streams: true, .. } if entry.deliveries.is_empty() => {
-                entry.form = Form::Stream;
-            }
+            Form::Json { streams: true, .. } if entry.deliveries.is_empty() => {}
             _ => return Streamed::NoStream,
         }
+        let over = (all + bytes).saturating_sub(room);
+        let older = entry
+            .events
+            .as_ref()
+            .map_or(0, |events| events.progress_bytes());
+        if over > older {
+            return Streamed::NoRoom;
+        }
+        entry.form = Form::Stream;
         let events = entry.events.get_or_insert_default();
         let before = events.len();
         let mut dropped = 0;
-        let over = (all + bytes).saturating_sub(room);
         if over > 0 {
-            let keep = events.progress_bytes().saturating_sub(over);
-            dropped = events.drop_progress(keep);
+            dropped = events.drop_progress(older - over);
         }
-        match all - before + events.len() + bytes <= room {
-            true => dropped += events.progress(write),
-            false => dropped += 1,
-        }
+        dropped += events.progress(write);
         let after = events.len();
         entry.answer_bytes = entry.answer_bytes + after - before;
         entry.wake();
@@ -675,10 +679,7 @@ mod tests {
             Streamed::Taken { dropped: 1 }
         );
         let other = connections.begin(two, Form::Stream);
-        assert_eq!(
-            deliver(&mut connections, other),
-            Streamed::Taken { dropped: 1 }
-        );
+        assert_eq!(deliver(&mut connections, other), Streamed::NoRoom);
         assert_eq!(connections.held_bytes(), 4 * frame);
     }
 

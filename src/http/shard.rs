@@ -514,6 +514,9 @@ impl Shard {
                 self.counters.events_progress.add(1);
                 self.counters.dropped_many(DropReason::SlowReader, dropped);
             }
+            Streamed::NoRoom => {
+                self.counters.dropped(DropReason::SlowReader);
+            }
             Streamed::NoStream => {
                 self.counters.dropped(DropReason::Progress);
             }

@@ -80,8 +80,10 @@ pub struct HubState {
     ledger: Ledger,
     /// Tasks without an owner that the server was asked to cancel.
     cancels: HashSet<UpstreamId, ahash::RandomState>,
-    /// The shards whose sessions own tasks, where there are several.
-    tasks: HashMap<Box<str>, usize, ahash::RandomState>,
+    /// The shards whose sessions own tasks, where there are several shards, and how
+    /// often each has claimed its task: it gives every claim back once, so that one
+    /// given back late takes nothing from a newer one.
+    tasks: HashMap<Box<str>, (usize, u32), ahash::RandomState>,
     /// How long the server may take to answer.
     timeout_ms: u64,
     log_level_due: Millis,
@@ -245,7 +247,7 @@ impl HubState {
             Route::TaskStatus(task) => {
                 let shard = match self.shards {
                     1 => Some(0),
-                    _ => self.tasks.get(&task).copied(),
+                    _ => self.tasks.get(&task).map(|(owner, _)| *owner),
                 };
                 let Some(shard) = shard else {
                     return Heard::Dropped(DropReason::Task);
@@ -258,13 +260,12 @@ impl HubState {
                 self.changed = self.changed.with(kinds);
                 Heard::Routed
             }
-            Route::Updated(uri) if self.offer.get_streams => {
-                let is_short = uri.len() <= UPDATED_URI_BYTES_MAX;
-                if is_short && !self.ledger.holders(&uri).is_empty() {
-                    self.updated.insert(uri);
-                    return Heard::Routed;
+            Route::Updated(uri) if self.offer.get_streams && uri.len() <= UPDATED_URI_BYTES_MAX => {
+                if self.ledger.holders(&uri).is_empty() {
+                    return Heard::Dropped(DropReason::Change);
                 }
-                Heard::Dropped(DropReason::Change)
+                self.updated.insert(uri);
+                Heard::Routed
             }
             Route::Changed(_) | Route::Updated(_) => Heard::Dropped(DropReason::Change),
             Route::Own { id, outcome } => {
@@ -285,8 +286,11 @@ impl HubState {
         let Some(created) = task::created_in(text) else {
             return true;
         };
-        let owner = self.tasks.entry(created.task_id.into()).or_insert(shard);
-        *owner == shard
+        let claim = self.tasks.entry(created.task_id.into());
+        let (owner, claims) = claim.or_insert((shard, 0));
+        let is_own = *owner == shard;
+        *claims += u32::from(is_own);
+        is_own
     }
 
     /// Answers the server. A server that asks without reading gets no more than
@@ -387,13 +391,19 @@ impl HubState {
                     ledger.release(shard, &uri, now, next_id, acts);
                 }),
                 Note::CancelTask(id) if is_current => self.cancel_task(&id),
-                Note::ForgetTask(id) if is_current => {
-                    if self.tasks.get(&id) == Some(&shard) {
-                        self.tasks.remove(&id);
-                    }
-                }
+                Note::ForgetTask(id) if is_current => self.forget_task(shard, &id),
                 // The shard has answered those who waited; the task is no more.
                 Note::Want(_) | Note::CancelTask(_) | Note::ForgetTask(_) => {}
+            }
+        }
+    }
+
+    fn forget_task(&mut self, shard: usize, task: &str) {
+        let known = self.tasks.get_mut(task);
+        if let Some((_, claims)) = known.filter(|(owner, _)| *owner == shard) {
+            *claims -= 1;
+            if *claims == 0 {
+                self.tasks.remove(task);
             }
         }
     }
@@ -469,6 +479,7 @@ impl HubState {
             }
         }
         for uri in self.updated.drain(..) {
+            // Asked again: who has let go since is not told.
             for shard in self.ledger.holders(&uri).iter() {
                 shards.message(shard, Kind::Updated, nobody, NO_SPAN, uri.as_bytes());
             }
@@ -859,6 +870,12 @@ mod tests {
         let epoch = desk.hub.epoch();
         desk.note(1, epoch, Note::ForgetTask("a".into()));
         assert_eq!(create(&mut desk, 1, "a"), ["1 ForeignTask"]);
+        desk.note(0, epoch, Note::ForgetTask("a".into()));
+        assert_eq!(
+            create(&mut desk, 1, "a"),
+            ["1 ForeignTask"],
+            "claimed again"
+        );
         desk.note(0, epoch, Note::ForgetTask("a".into()));
         assert_eq!(desk.hub.tasks(), 0);
         assert_eq!(create(&mut desk, 1, "a"), ["1 Result"]);

@@ -129,8 +129,9 @@ pub enum Note {
     Release(Box<str>),
     /// A task without an owner is to be cancelled. Meant for the child of its batch.
     CancelTask(Box<str>),
-    /// No session of the shard owns this task any more, or one never did. Meant for
-    /// the child of its batch.
+    /// A claim of this task is given back: no session of the shard owns it by that
+    /// answer any more, or one never did. Once for each [`Kind::Result`] that tells
+    /// of a task. Meant for the child of its batch.
     ForgetTask(Box<str>),
 }
 

@@ -197,10 +197,11 @@ impl ShardState {
                     self.calls.end_task(slot);
                 }
                 if let Some(session) = self.sessions.get_mut(key) {
-                    session.forget_tasks(|task| owned.forgotten.contains(&task));
+                    session
+                        .forget_tasks(|task| owned.forgotten.iter().any(|(key, _)| *key == task));
                 }
-                for id in owned.forgotten_ids {
-                    self.note_forgotten(id);
+                for (_, id) in owned.forgotten {
+                    self.give_back(id);
                 }
                 let call = match (slot, self.sessions.get_mut(key)) {
                     (Some(_), Some(session)) => {
@@ -212,11 +213,11 @@ impl ShardState {
                 call.map_or(Answered::Late, Answered::Call)
             }
             Err(refused) => {
+                self.give_back(created.task_id.as_str().into());
                 if refused == NotOwned::Foreign {
                     return self.foreign_task(id);
                 }
                 self.cancel_task(&created.task_id);
-                self.note_forgotten(created.task_id.as_str().into());
                 let Some(call) = self.end_call(id) else {
                     return Answered::Late;
                 };
@@ -246,9 +247,9 @@ impl ShardState {
         }
     }
 
-    /// No session of this shard owns the task; the hub, which keeps the shards
-    /// apart, need not know it any longer.
-    fn note_forgotten(&mut self, id: Box<str>) {
+    /// A claim of the task, which the hub has noted to keep the shards apart, has
+    /// come to nothing or is over.
+    fn give_back(&mut self, id: Box<str>) {
         if self.shards > 1 && self.epoch.is_some() {
             self.notes.push(Note::ForgetTask(id));
         }
@@ -308,14 +309,12 @@ impl ShardState {
         let Some(created) = task::created_in(line) else {
             return;
         };
-        if self.tasks.find(&created.task_id).is_some() {
-            return;
-        }
         let is_terminal = created.status.is_some_and(task::Status::is_terminal);
-        if was_orphaned && !is_terminal {
+        let is_owned = self.tasks.find(&created.task_id).is_some();
+        if was_orphaned && !is_terminal && !is_owned {
             self.cancel_task(&created.task_id);
         }
-        self.note_forgotten(created.task_id.into());
+        self.give_back(created.task_id.into());
     }
 
     fn cancel_task(&mut self, id: &str) {
@@ -339,7 +338,7 @@ impl ShardState {
                 self.calls.end_task(slot);
                 self.cancel_task(&task.id);
             }
-            self.note_forgotten(task.id);
+            self.give_back(task.id);
         }
     }
 

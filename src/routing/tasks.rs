@@ -85,10 +85,8 @@ pub struct Owned {
     pub task: TaskKey,
     /// The slot of the session's own former task of this id, to be freed.
     pub freed: Option<UpstreamId>,
-    /// Tasks that were forgotten for it: nothing more is told of them.
-    pub forgotten: SmallVec<[TaskKey; 1]>,
-    /// The ids of those among them that nobody owns any more.
-    pub forgotten_ids: Vec<Box<str>>,
+    /// Tasks that were forgotten for it, with their ids: nothing more is told of them.
+    pub forgotten: SmallVec<[(TaskKey, Box<str>); 1]>,
 }
 
 /// Why a task cannot be a session's.
@@ -176,20 +174,23 @@ impl Tasks {
         slot: Option<UpstreamId>,
         token: Option<Box<[u8]>>,
     ) -> Result<Owned, NotOwned> {
+        let known = self.find(id);
+        let former = known.and_then(|key| self.get(key));
+        if former.is_some_and(|task| task.session != session) {
+            return Err(NotOwned::Foreign);
+        }
+        let gives_room = former.is_some_and(|task| !task.is_terminal());
+        if slot.is_some() && !gives_room && !self.has_room(Some(of)) {
+            return Err(NotOwned::Full);
+        }
         let mut freed = None;
         let mut forgotten = SmallVec::new();
-        let mut forgotten_ids = Vec::new();
-        if let Some(known) = self.find(id) {
-            if self.get(known).is_some_and(|task| task.session != session) {
-                return Err(NotOwned::Foreign);
-            }
-            freed = self.forget(known).and_then(|task| task.slot);
+        if let Some(known) = known {
             of.owned.retain(|key| *key != known);
-            forgotten.push(known);
-        }
-        if slot.is_some() && !self.has_room(Some(of)) {
-            // A slot can only be freed by the replaced task, which made room.
-            return Err(NotOwned::Full);
+            if let Some(former) = self.forget(known) {
+                freed = former.slot;
+                forgotten.push((known, former.id));
+            }
         }
         // At most half of them are not terminal, so there is one to forget.
         while of.owned.len() >= 2 * self.per_session_max {
@@ -198,8 +199,7 @@ impl Tasks {
                 break;
             };
             let oldest = of.owned.remove(place);
-            forgotten_ids.extend(self.forget(oldest).map(|task| task.id));
-            forgotten.push(oldest);
+            forgotten.extend(self.forget(oldest).map(|task| (oldest, task.id)));
         }
         self.next_serial = self.next_serial.wrapping_add(1);
         let serial = self.next_serial;
@@ -221,7 +221,6 @@ impl Tasks {
             task: key,
             freed,
             forgotten,
-            forgotten_ids,
         })
     }
 
@@ -322,7 +321,7 @@ mod tests {
         tasks.own(ONE, &mut mine, "4", None, None).unwrap();
         assert_eq!(tasks.find_own(ONE, "1"), Some(first));
         let owned = tasks.own(ONE, &mut mine, "5", None, None).unwrap();
-        assert_eq!(owned.forgotten.as_slice(), [first]);
+        assert_eq!(owned.forgotten.as_slice(), [(first, "1".into())]);
         assert_eq!(tasks.find_own(ONE, "1"), None);
         assert!(!tasks.has_room(Some(&mine)));
         assert_eq!(tasks.len(), 4);
@@ -337,10 +336,24 @@ mod tests {
         let first = tasks.own(ONE, &mut mine, "t", slot(1), None).unwrap().task;
         let second = tasks.own(ONE, &mut mine, "t", slot(2), None).unwrap();
         assert_eq!(second.freed, slot(1));
-        assert_eq!(second.forgotten.as_slice(), [first]);
+        assert_eq!(second.forgotten.as_slice(), [(first, "t".into())]);
         assert!(tasks.get(first).is_none());
         assert_eq!(tasks.find("t"), Some(second.task));
         assert_eq!(tasks.clear(), [slot(2).unwrap()]);
+    }
+
+    #[test]
+    fn who_is_refused_a_task_keeps_those_that_it_has() {
+        let mut tasks = tasks(1);
+        let mut mine = SessionTasks::default();
+        let over = tasks.own(ONE, &mut mine, "t", None, None).unwrap().task;
+        tasks.own(ONE, &mut mine, "u", slot(1), None).unwrap();
+        assert_eq!(
+            tasks.own(ONE, &mut mine, "t", slot(2), None),
+            Err(NotOwned::Full)
+        );
+        assert_eq!(tasks.find_own(ONE, "t"), Some(over));
+        assert_eq!(tasks.take_all(&mine).len(), 2);
     }
 
     #[test]

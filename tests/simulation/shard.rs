@@ -350,14 +350,14 @@ impl Shard {
     }
 
     fn count_streamed(&mut self, to: ReplyTo, streamed: Streamed) {
-        if let Streamed::Taken { dropped: count } = streamed {
-            if count > 0 {
-                self.tell_news(News::Dropped {
-                    of: Some(to),
-                    count,
-                });
-            }
-            self.enforce_budget();
+        let count = match streamed {
+            Streamed::Taken { dropped } => dropped,
+            Streamed::NoRoom => 1,
+            Streamed::NoStream | Streamed::Gone => 0,
+        };
+        if count > 0 {
+            let of = Some(to);
+            self.tell_news(News::Dropped { of, count });
         }
     }
 
