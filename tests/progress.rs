@@ -8,7 +8,7 @@ use support::life::Life;
 use support::mcp::{call_body, call_with_token_body, raw_member};
 use support::metrics::{self, Metrics};
 use support::scripted::{result_arguments, send_arguments};
-use support::stream::{carried_by, expect_nothing, value};
+use support::stream::{carried_by, expect_nothing, open_many, value};
 use support::{
     Gateway, Layout, Raw, Request, Script, Session, Stream, Upstream, hex, on_both_drivers,
     on_every_way, wait_until,
@@ -608,11 +608,7 @@ fn progress_is_on_no_other_stream() {
     on_every_way(|layout| {
         let gateway = scripted(layout, &[]);
         let script = Script::new(&gateway);
-        let sessions: Vec<Session> = (0..4).map(|_| Session::open(&gateway)).collect();
-        let mut gets: Vec<Stream> = sessions
-            .iter()
-            .map(|session| Stream::open(&gateway, session))
-            .collect();
+        let (sessions, mut gets) = open_many(&gateway, 4);
         let calls: Vec<Raw> = (0..4)
             .map(|number| {
                 hold(

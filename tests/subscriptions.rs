@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use support::life::Life;
 use support::mcp::{ping_body, request_body};
 use support::metrics::{self, Metrics};
-use support::stream::{carried, carried_by, expect_nothing, value};
+use support::stream::{carried, carried_by, expect_nothing, open_many, value};
 use support::tokens::{self, ALICE, BOB, TokenFile, bearer};
 use support::{
     Gateway, Layout, Raw, Request, Response, Script, Session, Stream, Upstream, on_both_drivers,
@@ -79,15 +79,6 @@ fn subscribe(gateway: &Gateway, session: &Session, uri: &str) {
 fn unsubscribe(gateway: &Gateway, session: &Session, uri: &str) {
     let response = gateway.ask(&session.unsubscribe("\"u\"", uri));
     assert_eq!(response.result(), json!({}), "{response}");
-}
-
-fn open_many(gateway: &Gateway, count: usize) -> (Vec<Session>, Vec<Stream>) {
-    let sessions: Vec<Session> = (0..count).map(|_| Session::open(gateway)).collect();
-    let streams = sessions
-        .iter()
-        .map(|session| Stream::open(gateway, session))
-        .collect();
-    (sessions, streams)
 }
 
 // --- What the server is told.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use support::life::Life;
 use support::mcp::{raw_member, request_body};
 use support::metrics::{self, Metrics};
-use support::stream::{carried, carried_by, expect_nothing, value};
+use support::stream::{carried, carried_by, expect_nothing, open_many, value};
 use support::{
     Gateway, Layout, Raw, Request, Response, Script, Session, Stream, Upstream, hex,
     on_both_drivers, on_every_way, wait_until,
@@ -453,11 +453,7 @@ fn status_and_progress_come_on_the_get_stream_otherwise() {
     on_every_way(|layout| {
         let gateway = scripted(layout, &[]);
         let script = Script::new(&gateway);
-        let sessions: Vec<Session> = (0..4).map(|_| Session::open(&gateway)).collect();
-        let mut gets: Vec<Stream> = sessions
-            .iter()
-            .map(|session| Stream::open(&gateway, session))
-            .collect();
+        let (sessions, mut gets) = open_many(&gateway, 4);
         let token = r#","_meta":{"progressToken":5}"#;
         gateway
             .ask(&create_with(&sessions[1], "1", "t", token))

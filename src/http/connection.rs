@@ -2,11 +2,9 @@
 //! time, answered in order; every wait has a deadline or ends with its call.
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use monoio::buf::IoBuf;
 use monoio::io::{AsyncWriteRent, OwnedWriteHalf, Splitable};
 use monoio::net::TcpStream;
 use smallvec::SmallVec;
@@ -19,7 +17,7 @@ use super::inbound::Inbound;
 use super::response::{self, Manner};
 use super::shard::{Handover, Shard};
 use super::stream::{OpenStream, Stream};
-use super::{exchange, listener};
+use super::{exchange, listener, outbound};
 use crate::limits::{LINGER_BYTES_MAX, LINGER_MS, READ_BYTES_MIN, REQUESTS_PER_TURN};
 use crate::routing::event_queue::EventQueue;
 use crate::runtime::clock;
@@ -284,38 +282,22 @@ impl Connection {
     }
 
     /// Writes all of `bytes`. False if the connection is broken or the client
-    /// does not take them in time; a write that was given up may have been done
-    /// in part, so the connection must end then.
-    pub async fn write(&mut self, mut bytes: Vec<u8>) -> bool {
-        let mut from = 0;
-        while from < bytes.len() {
-            self.deadline_in(self.shard.config.write_timeout_ms);
-            let (shard, key) = (self.shard.clone(), self.key);
-            let rest = bytes.slice(from..);
-            let Some(outbound) = &mut self.outbound else {
-                return false;
-            };
-            let mut write = pin!(outbound.write(rest));
-            let written = poll_fn(|cx| {
-                if let Poll::Ready(written) = write.as_mut().poll(cx) {
-                    return Poll::Ready(Some(written));
-                }
-                match shard.poll_deadline(key, cx) {
-                    true => Poll::Ready(None),
-                    false => Poll::Pending,
-                }
-            })
-            .await;
-            match written {
-                Some((Ok(n), slice)) if n > 0 => {
-                    from += n;
-                    self.shard.counters.sent_bytes.add(n as u64);
-                    bytes = slice.into_inner();
-                }
-                _ => return false,
-            }
-        }
-        true
+    /// does not take them in time; the connection must end then.
+    pub async fn write(&mut self, bytes: Vec<u8>) -> bool {
+        let Connection {
+            shard,
+            key,
+            outbound,
+            ..
+        } = self;
+        let Some(outbound) = outbound else {
+            return false;
+        };
+        let time = shard.config.write_timeout_ms;
+        let begin_step = || shard.set_deadline(*key, clock::now().after(time));
+        let gives_up = |cx: &Context<'_>| shard.poll_deadline(*key, cx);
+        let sent = &shard.counters.sent_bytes;
+        outbound::write_all(outbound, bytes, sent, begin_step, gives_up).await
     }
 
     /// Answers a request whose head cannot be used, and ends.

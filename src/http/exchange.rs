@@ -429,8 +429,7 @@ async fn answer(
             finish(connection, &manner, status, response).await
         }
         Verdict::Message { fields, message } if sse => {
-            let mut stream = Stream::new(manner);
-            stream.head(&date, &fields);
+            let mut stream = Stream::open(connection, manner, &fields);
             stream.message(&message);
             stream.finish(connection).await
         }
@@ -485,8 +484,7 @@ async fn await_json(
         let deliveries = match connection.event().await {
             Event::Deliveries(deliveries) => deliveries,
             Event::Events(events) => {
-                let mut stream = Stream::new(now(connection, kept.manner));
-                stream.head(&connection.shard.date(), b"");
+                let mut stream = Stream::open(connection, kept.manner, b"");
                 let missing = 1usize.saturating_sub(events.ended());
                 return match stream.events(connection, events).await {
                     true => stream_on(connection, stream, missing, &[call]).await,
@@ -498,8 +496,7 @@ async fn await_json(
                 // Progress that comes later would be lost behind a JSON head.
                 if may_stream && !kept.is_open && may_be_sse(connection, head) {
                     connection.shard.set_form(connection.key, Form::Stream);
-                    let mut stream = Stream::new(now(connection, kept.manner));
-                    stream.head(&connection.shard.date(), b"");
+                    let mut stream = Stream::open(connection, kept.manner, b"");
                     stream.keep_alive();
                     return stream_on(connection, stream, 1, &[call]).await;
                 }
@@ -520,8 +517,7 @@ async fn await_json(
             }
             Delivery::Message { message, .. } => kept.finish(connection, &message).await,
             Delivery::Cancelled { .. } if head.accept.sse && !kept.is_open => {
-                let mut stream = Stream::new(now(connection, kept.manner));
-                stream.head(&connection.shard.date(), b"");
+                let stream = Stream::open(connection, kept.manner, b"");
                 stream.finish(connection).await
             }
             Delivery::Cancelled { error, .. } => kept.finish(connection, &error).await,
@@ -625,8 +621,7 @@ async fn await_stream(
     ready: Vec<Vec<u8>>,
     calls: &[UpstreamId],
 ) -> After {
-    let mut stream = Stream::new(manner);
-    stream.head(&connection.shard.date(), b"");
+    let mut stream = Stream::open(connection, manner, b"");
     ready.iter().for_each(|message| stream.message(message));
     stream_on(connection, stream, calls.len(), calls).await
 }
@@ -666,19 +661,16 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(mut manner: Manner) -> Stream {
+    /// An answer that begins now, with its head. `fields` are whole lines.
+    fn open(connection: &Connection, manner: Manner, fields: &[u8]) -> Stream {
+        let mut manner = now(connection, manner);
         // Without chunks only the close tells where the answer ends.
         if !manner.http11 {
             manner.close();
         }
-        Stream {
-            manner,
-            bytes: Vec::new(),
-        }
-    }
-
-    fn head(&mut self, date: &response::DateLine, fields: &[u8]) {
-        response::sse_head(&mut self.bytes, &self.manner, date, fields);
+        let mut bytes = Vec::new();
+        response::sse_head(&mut bytes, &manner, &connection.shard.date(), fields);
+        Stream { manner, bytes }
     }
 
     fn message(&mut self, message: &[u8]) {

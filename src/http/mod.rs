@@ -12,6 +12,7 @@ pub mod guard;
 pub mod head;
 pub mod inbound;
 pub mod listener;
+mod outbound;
 pub mod policy;
 pub mod response;
 pub mod shard;

@@ -623,13 +623,13 @@ impl Shard {
             self.state
                 .borrow_mut()
                 .open_stream(session, key.into(), clock::now(), &mut acts);
-        if replaced > 0 {
+        if replaced.is_some() {
             self.counters.streams_replaced.add(1);
         }
-        if replaced == REPLACEMENTS_LOGGED {
+        if replaced == Some(REPLACEMENTS_LOGGED) {
             tracing::warn!(
                 shard = self.index,
-                replaced,
+                replaced = REPLACEMENTS_LOGGED,
                 "clients of one session keep replacing each other's GET stream"
             );
         }

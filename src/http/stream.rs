@@ -4,18 +4,17 @@
 //! write buffer and one small armed read, by which a vanished client is noticed.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use monoio::BufResult;
-use monoio::buf::IoBuf;
 use monoio::io::{AsyncReadRent, AsyncWriteRent, OwnedReadHalf, OwnedWriteHalf};
 use monoio::net::TcpStream;
 
 use super::connections::{ConnectionKey, Phase, Wake};
-use super::response;
 use super::shard::Shard;
+use super::{outbound, response};
 use crate::limits::{LINGER_MS, STREAM_IGNORED_BYTES_MAX};
 use crate::routing::session::SessionKey;
 use crate::routing::stream::Work;
@@ -204,39 +203,28 @@ impl Stream {
     /// Writes all of `bytes`, however long the client takes: what waits meanwhile
     /// are marks. A stream that is over does not wait for a client that does not
     /// read. False if not all was written; the connection must end then.
-    async fn write(&mut self, mut bytes: Vec<u8>) -> bool {
-        let mut from = 0;
-        while from < bytes.len() {
-            let Stream { open, write, .. } = self;
-            let (shard, key) = (&open.shard, open.key);
-            let mut is_limited = false;
-            let mut writing = pin!(write.write(bytes.slice(from..)));
-            let written = poll_fn(|cx| {
-                if let Poll::Ready(written) = writing.as_mut().poll(cx) {
-                    return Poll::Ready(Some(written));
-                }
-                let is_due = shard.poll_deadline(key, cx);
-                if is_due && is_limited {
-                    return Poll::Ready(None);
-                }
-                let is_over = shard.is_draining() || !shard.is_stream(open.session, key);
-                if is_over && !is_limited {
-                    is_limited = true;
-                    shard.set_deadline(key, clock::now().after(LINGER_MS));
-                }
-                Poll::Pending
-            })
-            .await;
-            match written {
-                Some((Ok(n), slice)) if n > 0 => {
-                    from += n;
-                    shard.counters.sent_bytes.add(n as u64);
-                    bytes = slice.into_inner();
-                }
-                _ => return false,
+    async fn write(&mut self, bytes: Vec<u8>) -> bool {
+        let Stream { open, write, .. } = self;
+        let OpenStream {
+            shard,
+            session,
+            key,
+        } = open;
+        let mut is_limited = false;
+        let gives_up = |cx: &Context<'_>| {
+            let is_due = shard.poll_deadline(*key, cx);
+            if is_due && is_limited {
+                return true;
             }
-        }
-        true
+            let is_over = shard.is_draining() || !shard.is_stream(*session, *key);
+            if is_over && !is_limited {
+                is_limited = true;
+                shard.set_deadline(*key, clock::now().after(LINGER_MS));
+            }
+            false
+        };
+        let sent = &shard.counters.sent_bytes;
+        outbound::write_all(write, bytes, sent, || {}, gives_up).await
     }
 
     /// Ends the response, and reads on for a moment, so that what the client has

@@ -19,28 +19,31 @@ pub enum Work {
 }
 
 impl ShardState {
-    /// A session's client has opened a GET stream. The one before ends. Returns
-    /// how often this session's stream was replaced so far.
+    /// A session's client has opened a GET stream. If it replaces another one, which
+    /// ends: how often that has happened in this session so far.
     pub fn open_stream(
         &mut self,
         key: SessionKey,
         stream: StreamId,
         now: Millis,
         acts: &mut Vec<Act>,
-    ) -> u32 {
+    ) -> Option<u32> {
         self.touch(key, now);
         let Some(session) = self.sessions.get_mut(key) else {
             acts.push(Act::CloseStream(stream));
-            return 0;
+            return None;
         };
         match session.stream.replace(stream) {
             Some(older) => {
-                session.replacements += 1;
+                session.replacements = session.replacements.saturating_add(1);
                 acts.push(Act::CloseStream(older));
+                Some(session.replacements)
             }
-            None => self.streams += 1,
+            None => {
+                self.streams += 1;
+                None
+            }
         }
-        session.replacements
     }
 
     /// GET streams that are open.
@@ -167,7 +170,7 @@ mod tests {
             let replaced = bench
                 .state
                 .open_stream(session, stream(n), bench.now, &mut acts);
-            assert_eq!(replaced, n);
+            assert_eq!(replaced, (n > 0).then_some(n));
             changed(&mut bench, Kinds::TOOLS);
             bench.stream_work(session, stream(n));
             if n > 0 {
@@ -177,6 +180,11 @@ mod tests {
         assert_eq!(bench.state.streams(), 1);
         gone(&mut bench, session, stream(99));
         assert_eq!(bench.state.streams(), 0);
+        let again = bench
+            .state
+            .open_stream(session, stream(100), bench.now, &mut Vec::new());
+        assert_eq!(again, None, "there was none to replace");
+        gone(&mut bench, session, stream(100));
         let session = bench.state.sessions.get(session).unwrap();
         assert_eq!(session.writing.capacity(), 0);
     }

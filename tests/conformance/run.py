@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from processes import Server
+from server import Server
 
 HERE = Path(__file__).resolve().parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target").resolve()

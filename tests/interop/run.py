@@ -19,6 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from processes import below, command_line, descendants, kill_tree, outlived  # noqa: E402
+
 HERE = Path(__file__).resolve().parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target").resolve()
 GATEWAY = Path(os.environ.get("RINGWAY_BIN") or TARGET / "debug/ringway")
@@ -129,7 +132,7 @@ class Gateway:
         wrong = []
         if self.server_pid() == first_server:
             wrong.append("the server that was killed lives")
-        below = {pid: start_time(pid) for pid in descendants(self.process.pid)}
+        processes = below(self.process.pid)
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(STOP_SECONDS_MAX)
@@ -137,67 +140,15 @@ class Gateway:
                 wrong.append(f"exit {code} after SIGTERM")
         except subprocess.TimeoutExpired:
             wrong.append("no end after SIGTERM")
-        deadline = time.monotonic() + 5
-        while survivors(below) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if left := survivors(below):
-            wrong.append(f"processes outlived the gateway: {[command_line(pid) for pid in left]}")
-            for pid in left:
-                kill(pid)
+        if left := outlived(processes):
+            wrong.append(f"processes outlived the gateway: {left}")
         if self.process.poll() is not None and self.process.stdout.read():
             wrong.append("stdout has more than the start-up line")
         return "; ".join(wrong)
 
     def kill(self):
         """Ends the gateway and all below it at once; harmless when it has ended."""
-        if self.process.poll() is None:
-            below = {pid: start_time(pid) for pid in descendants(self.process.pid)}
-            self.process.kill()
-            self.process.wait()
-            for pid in survivors(below):
-                kill(pid)
-
-
-def descendants(pid):
-    found, waiting = [], [pid]
-    while waiting:
-        parent = waiting.pop()
-        # Children belong to the thread that made them, so all threads are asked.
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                pids = [int(child) for child in children.read_text().split()]
-            except OSError:
-                continue
-            found += pids
-            waiting += pids
-    return found
-
-
-def command_line(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def start_time(pid):
-    """Tells a process from a later one of the same pid; None for a dead one."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
-
-
-def survivors(processes):
-    return [pid for pid, started in processes.items() if started and start_time(pid) == started]
-
-
-def kill(pid):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+        kill_tree(self.process)
 
 
 def run_client(name, command, driver, response_mode):

@@ -754,7 +754,7 @@ impl World {
             .open_stream(key, carrier.into(), now.millis(), &mut acts);
         shard.perform(acts);
         let before = self.clients[client].stream.replace(connection);
-        assert!(before.is_none() || replaced > 0);
+        assert!(before.is_none() || replaced.is_some());
         if before.is_some() {
             self.record.tally.count("streams replaced");
         }

@@ -23,6 +23,16 @@ enum Item {
     End,
 }
 
+/// Sessions, each with an open GET stream.
+pub fn open_many(gateway: &Gateway, count: usize) -> (Vec<Session>, Vec<Stream>) {
+    let sessions: Vec<Session> = (0..count).map(|_| Session::open(gateway)).collect();
+    let streams = sessions
+        .iter()
+        .map(|session| Stream::open(gateway, session))
+        .collect();
+    (sessions, streams)
+}
+
 /// One stream on one connection.
 pub struct Stream {
     /// The answer's head; its body is empty.

@@ -5,14 +5,16 @@ see that nothing below it is left. Nothing here knows about MCP or the suite.
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from processes import below, kill_tree, outlived  # noqa: E402
 
 # Guards against a hang, not expectations about speed.
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 60
-# For what the server started: it ends by itself, a moment after the server.
-BELOW_SECONDS_MAX = 5
 STDERR_CHARS_SHOWN = 4000
 
 
@@ -51,7 +53,7 @@ class Server:
         """Ends its stdin, sends SIGTERM and waits. Returns what was wrong, if anything."""
         if self.process.poll() is not None:
             return f"it had ended: {self.process.returncode}"
-        below = {pid: start_time(pid) for pid in descendants(self.process.pid)}
+        processes = below(self.process.pid)
         wrong = []
         self.process.stdin.close()
         self.process.send_signal(signal.SIGTERM)
@@ -61,62 +63,10 @@ class Server:
                 wrong.append(f"exit {code}")
         except subprocess.TimeoutExpired:
             wrong.append("no end after SIGTERM")
-        deadline = time.monotonic() + BELOW_SECONDS_MAX
-        while survivors(below) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if left := survivors(below):
-            wrong.append(f"processes outlived it: {[command_line(pid) for pid in left]}")
-            for pid in left:
-                kill(pid)
+        if left := outlived(processes):
+            wrong.append(f"processes outlived it: {left}")
         return "; ".join(wrong)
 
     def kill(self):
         """Ends it and all below it at once; harmless when it has ended."""
-        if self.process.poll() is None:
-            below = {pid: start_time(pid) for pid in descendants(self.process.pid)}
-            self.process.kill()
-            self.process.wait()
-            for pid in survivors(below):
-                kill(pid)
-
-
-def descendants(pid):
-    found, waiting = [], [pid]
-    while waiting:
-        parent = waiting.pop()
-        # Children belong to the thread that made them, so all threads are asked.
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                pids = [int(child) for child in children.read_text().split()]
-            except OSError:
-                continue
-            found += pids
-            waiting += pids
-    return found
-
-
-def command_line(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def start_time(pid):
-    """Tells a process from a later one of the same pid; None for a dead one."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
-
-
-def survivors(processes):
-    return [pid for pid, started in processes.items() if started and start_time(pid) == started]
-
-
-def kill(pid):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+        kill_tree(self.process)
