@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::limits::TICK_MS;
+use crate::limits::{PROGRESS_SEGMENT_BYTES, TICK_MS};
 use crate::routing::calls::ReplyTo;
 use crate::routing::event_queue::EventQueue;
 use crate::routing::session::StreamId;
@@ -95,8 +95,9 @@ impl Delivery {
 /// What became of a progress message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Streamed {
-    /// It waits for the connection; this many older ones were dropped for it.
-    Taken { dropped: usize },
+    /// It waits for the connection. Of the same answer `own` older ones were dropped
+    /// for it, and `elsewhere` of the largest backlogs.
+    Taken { own: usize, elsewhere: usize },
     /// There is no room for it, not even in place of older ones.
     NoRoom,
     /// The answer is no stream.
@@ -138,10 +139,19 @@ struct Entry {
 }
 
 impl Entry {
-    /// Throws away what nobody will take.
-    fn forget(&mut self) {
+    /// Throws away what nobody will take. Returns the bytes of progress among it.
+    fn forget(&mut self) -> usize {
+        let progress = self.progress_bytes();
         self.deliveries.clear();
         self.events = None;
+        progress
+    }
+
+    /// Bytes of progress that waits for the connection's task.
+    fn progress_bytes(&self) -> usize {
+        self.events
+            .as_ref()
+            .map_or(0, |events| events.progress_bytes())
     }
 
     /// Bytes of what waits for the connection's task.
@@ -167,6 +177,8 @@ pub struct Connections {
     /// The sums over all connections that are not evicted.
     body_bytes: usize,
     answer_bytes: usize,
+    /// Of `answer_bytes`, progress that could still be dropped.
+    progress_bytes: usize,
 }
 
 impl Connections {
@@ -178,6 +190,7 @@ impl Connections {
             is_draining: false,
             body_bytes: 0,
             answer_bytes: 0,
+            progress_bytes: 0,
         }
     }
 
@@ -217,6 +230,7 @@ impl Connections {
     pub fn close(&mut self, key: ConnectionKey) {
         if self.entry(key).is_some() {
             let entry = self.table.remove(key.place as usize);
+            self.progress_bytes -= entry.progress_bytes();
             self.body_bytes -= entry.body_bytes;
             self.answer_bytes -= entry.answer_bytes;
         }
@@ -230,13 +244,14 @@ impl Connections {
 
     /// A request begins: where its answers are to go.
     pub fn begin(&mut self, key: ConnectionKey, form: Form) -> ReplyTo {
-        let mut exchange = 0;
+        let (mut exchange, mut freed) = (0, 0);
         if let Some(entry) = self.entry(key) {
             entry.exchange = entry.exchange.wrapping_add(1);
             entry.form = form;
-            entry.forget();
+            freed = entry.forget();
             exchange = entry.exchange;
         }
+        self.progress_bytes -= freed;
         ReplyTo {
             connection: key.place,
             connection_generation: key.generation,
@@ -250,7 +265,8 @@ impl Connections {
         if let Some(entry) = self.entry(key) {
             entry.exchange = entry.exchange.wrapping_add(1);
             entry.form = Form::Idle;
-            entry.forget();
+            let freed = entry.forget();
+            self.progress_bytes -= freed;
         }
     }
 
@@ -311,33 +327,36 @@ impl Connections {
             self.answer_bytes -= std::mem::take(&mut entry.answer_bytes);
             self.body_bytes -= std::mem::take(&mut entry.body_bytes);
             entry.is_evicted = true;
-            entry.forget();
+            self.progress_bytes -= entry.forget();
             entry.wake();
             evicted += 1;
         }
         evicted
     }
 
-    /// While answers take more than `bytes_max`, progress that waits is dropped,
-    /// that of the largest backlog first. Returns how many messages went.
+    /// While answers take more than `bytes_max`, progress that waits is dropped: of
+    /// the largest backlog the older half, or all of a small one, so that each look
+    /// at all connections frees much. Returns how many messages went.
     pub fn drop_progress_over(&mut self, bytes_max: usize) -> usize {
         let mut dropped = 0;
-        while self.answer_bytes > bytes_max {
-            let queues = self.table.iter_mut().map(|(_, entry)| entry);
-            let with_progress = queues.filter_map(|entry| {
-                let bytes = entry.events.as_ref()?.progress_bytes();
-                (bytes > 0 && !entry.is_evicted).then_some((bytes, entry))
-            });
-            let Some((_, entry)) = with_progress.max_by_key(|(bytes, _)| *bytes) else {
+        while self.answer_bytes > bytes_max && self.progress_bytes > 0 {
+            let entries = self.table.iter_mut().map(|(_, entry)| entry);
+            let Some(entry) = entries.max_by_key(|entry| entry.progress_bytes()) else {
                 break;
             };
-            let before = entry.waiting_bytes();
-            if let Some(events) = &mut entry.events {
-                dropped += events.drop_progress(0);
-            }
-            let freed = before - entry.waiting_bytes();
+            let Some(events) = &mut entry.events else {
+                break; // the sum says that somebody has some
+            };
+            let (before, progress) = (events.len(), events.progress_bytes());
+            let keep = match progress > PROGRESS_SEGMENT_BYTES {
+                true => progress / 2,
+                false => 0,
+            };
+            dropped += events.drop_progress(keep);
+            let freed = before - events.len();
             entry.answer_bytes -= freed;
             self.answer_bytes -= freed;
+            self.progress_bytes -= freed;
         }
         dropped
     }
@@ -427,8 +446,8 @@ impl Connections {
 
     /// Delivers progress to the request that `to` names; `write` appends the
     /// message, of about `bytes`. A JSON answer that may turns into an SSE answer
-    /// by it. Where all answers would take more than `room`, older progress of the
-    /// same answer goes for it, or it goes itself.
+    /// by it. Where all answers would take more than `room`, older progress of
+    /// whoever has the most goes for it.
     pub fn deliver_progress(
         &mut self,
         to: ReplyTo,
@@ -436,7 +455,6 @@ impl Connections {
         bytes: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Streamed {
-        let all = self.answer_bytes;
         let Some(entry) = self.waiting(to) else {
             return Streamed::Gone;
         };
@@ -446,27 +464,24 @@ impl Connections {
             Form::Json { streams: true, .. } if entry.deliveries.is_empty() => {}
             _ => return Streamed::NoStream,
         }
-        let over = (all + bytes).saturating_sub(room);
-        let older = entry
-            .events
-            .as_ref()
-            .map_or(0, |events| events.progress_bytes());
-        if over > older {
+        let over = (self.answer_bytes + bytes).saturating_sub(room);
+        if over > self.progress_bytes {
             return Streamed::NoRoom;
         }
+        let elsewhere = self.drop_progress_over(room.saturating_sub(bytes));
+        let Some(entry) = self.waiting(to) else {
+            return Streamed::Gone;
+        };
         entry.form = Form::Stream;
         let events = entry.events.get_or_insert_default();
-        let before = events.len();
-        let mut dropped = 0;
-        if over > 0 {
-            dropped = events.drop_progress(older - over);
-        }
-        dropped += events.progress(write);
-        let after = events.len();
-        entry.answer_bytes = entry.answer_bytes + after - before;
+        let (all, progress) = (events.len(), events.progress_bytes());
+        let own = events.progress(write);
+        let (all_now, progress_now) = (events.len(), events.progress_bytes());
+        entry.answer_bytes = entry.answer_bytes + all_now - all;
         entry.wake();
-        self.answer_bytes = self.answer_bytes + after - before;
-        Streamed::Taken { dropped }
+        self.answer_bytes = self.answer_bytes + all_now - all;
+        self.progress_bytes = self.progress_bytes + progress_now - progress;
+        Streamed::Taken { own, elsewhere }
     }
 
     /// The form of the answer in progress changes, because its head goes out.
@@ -495,6 +510,7 @@ impl Connections {
             return Some(Wake::Deliveries(std::mem::take(&mut entry.deliveries)));
         }
         if let Some(events) = entry.events.take() {
+            self.progress_bytes -= events.progress_bytes();
             return Some(Wake::Events(events));
         }
         match &mut entry.waker {
@@ -639,7 +655,10 @@ mod tests {
         let mut connections = Connections::new(Millis(0));
         let key = connections.open();
         let to = connections.begin(key, json(true));
-        let taken = Streamed::Taken { dropped: 0 };
+        let taken = Streamed::Taken {
+            own: 0,
+            elsewhere: 0,
+        };
         assert_eq!(progress(&mut connections, to), taken);
         assert_eq!(progress(&mut connections, to), taken);
         assert!(reply(&mut connections, to));
@@ -658,29 +677,50 @@ mod tests {
     }
 
     #[test]
-    fn progress_without_room_drops_its_own_and_nobody_elses() {
+    fn progress_without_room_takes_that_of_older_progress_of_the_largest_backlog() {
         let mut connections = Connections::new(Millis(0));
-        let (one, two) = (connections.open(), connections.open());
-        let to = connections.begin(one, Form::Stream);
-        let frame = "event: message\ndata: progress\n\n".len();
+        let (slow, quick) = (connections.open(), connections.open());
+        let to_slow = connections.begin(slow, Form::Stream);
+        let message = vec![b'x'; 1_000];
+        let frame = message.len() + "event: message\ndata: \n\n".len();
+        let room = 1_000 * frame;
         let deliver = |connections: &mut Connections, to| {
-            connections.deliver_progress(to, 4 * frame, frame, |out| {
-                out.extend_from_slice(b"progress");
-            })
+            connections.deliver_progress(to, room, frame, |out| out.extend_from_slice(&message))
         };
-        for _ in 0..4 {
-            assert_eq!(
-                deliver(&mut connections, to),
-                Streamed::Taken { dropped: 0 }
-            );
+        let none = Streamed::Taken {
+            own: 0,
+            elsewhere: 0,
+        };
+        for _ in 0..1_000 {
+            assert_eq!(deliver(&mut connections, to_slow), none);
+        }
+        let to_quick = connections.begin(quick, Form::Stream);
+        let half = Streamed::Taken {
+            own: 0,
+            elsewhere: 500,
+        };
+        assert_eq!(deliver(&mut connections, to_quick), half);
+        assert_eq!(deliver(&mut connections, to_quick), none);
+        assert!(matches!(
+            wake(&mut connections, quick),
+            Some(Wake::Events(_))
+        ));
+        assert!(matches!(
+            wake(&mut connections, slow),
+            Some(Wake::Events(_))
+        ));
+        // What is being written can no longer be dropped.
+        let to = connections.begin(quick, Form::Stream);
+        let little = connections.deliver_progress(to, 400 * frame, frame, |_| {});
+        assert_eq!(little, Streamed::NoRoom);
+        for key in [slow, quick] {
+            connections.end(key);
+            connections.release_answers(key);
         }
         assert_eq!(
-            deliver(&mut connections, to),
-            Streamed::Taken { dropped: 1 }
+            (connections.held_bytes(), connections.progress_bytes),
+            (0, 0)
         );
-        let other = connections.begin(two, Form::Stream);
-        assert_eq!(deliver(&mut connections, other), Streamed::NoRoom);
-        assert_eq!(connections.held_bytes(), 4 * frame);
     }
 
     #[test]

@@ -682,6 +682,9 @@ impl Stream {
     async fn events(&mut self, connection: &mut Connection, mut events: Box<EventQueue>) -> bool {
         let http11 = self.manner.http11;
         while let Some((bytes, start)) = events.next_part() {
+            // Not by doubling: a thousand of these may wait for slow readers.
+            self.bytes
+                .reserve_exact(bytes.len().min(LARGE_EVENT_BYTES) + 32);
             if bytes.len() < LARGE_EVENT_BYTES || start > 0 {
                 response::part(&mut self.bytes, http11, &bytes[start..]);
                 continue;

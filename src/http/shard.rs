@@ -510,9 +510,10 @@ impl Shard {
 
     fn count_streamed(&self, streamed: Streamed) {
         match streamed {
-            Streamed::Taken { dropped } => {
+            Streamed::Taken { own, elsewhere } => {
                 self.counters.events_progress.add(1);
-                self.counters.dropped_many(DropReason::SlowReader, dropped);
+                self.counters
+                    .dropped_many(DropReason::SlowReader, own + elsewhere);
             }
             Streamed::NoRoom => {
                 self.counters.dropped(DropReason::SlowReader);

@@ -72,6 +72,10 @@ impl EventQueue {
         let has_room = matches!(self.segments.back(),
             Some(Segment::Progress(run)) if run.bytes.len() < PROGRESS_SEGMENT_BYTES);
         if !has_room {
+            // What counts as waiting is what is there, not what a full run has grown to.
+            if let Some(Segment::Progress(full)) = self.segments.back_mut() {
+                full.bytes.shrink_to_fit();
+            }
             self.segments.push_back(Segment::Progress(Run::default()));
         }
         if let Some(Segment::Progress(run)) = self.segments.back_mut() {

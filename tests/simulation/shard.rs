@@ -350,14 +350,15 @@ impl Shard {
     }
 
     fn count_streamed(&mut self, to: ReplyTo, streamed: Streamed) {
-        let count = match streamed {
-            Streamed::Taken { dropped } => dropped,
-            Streamed::NoRoom => 1,
-            Streamed::NoStream | Streamed::Gone => 0,
+        let (own, elsewhere) = match streamed {
+            Streamed::Taken { own, elsewhere } => (own, elsewhere),
+            Streamed::NoRoom => (1, 0),
+            Streamed::NoStream | Streamed::Gone => (0, 0),
         };
-        if count > 0 {
-            let of = Some(to);
-            self.tell_news(News::Dropped { of, count });
+        for (of, count) in [(Some(to), own), (None, elsewhere)] {
+            if count > 0 {
+                self.tell_news(News::Dropped { of, count });
+            }
         }
     }
 
