@@ -1,14 +1,21 @@
-"""Processes below a process, and their end: for scripts that start servers and must leave none behind. Linux's
-/proc, Python's standard library only.
+"""Servers under test as processes: start one, read its start-up line, stop it, and see that nothing below it is
+left. Nothing here knows about MCP. Linux's /proc, Python's standard library only.
 """
 
 import os
+import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
+# Guards against a hang, not expectations about speed.
+START_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 60
 # For what a server started: it ends by itself, a moment after the server.
 BELOW_SECONDS_MAX = 5
+
+STDERR_CHARS_SHOWN = 4000
 
 
 def descendants(pid):
@@ -80,3 +87,62 @@ def kill_tree(process):
         process.kill()
         process.wait()
         kill_all(processes)
+
+
+class Server:
+    """One process that says where it listens in its first and only line; its stderr in `log`."""
+
+    def __init__(self, command, log, variables=None):
+        # A developer's own RINGWAY_ settings would change what is tested.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGWAY_")} | (variables or {})
+        self.log = log
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        )
+        try:
+            self.line = self._start_up_line()
+        except BaseException:
+            self.kill()
+            raise
+        # Of whatever the line tells of, the one address.
+        self.url = re.search(r"listening on (http://\S+)", self.line).group(1)
+
+    def _start_up_line(self):
+        deadline = time.monotonic() + START_SECONDS_MAX
+        os.set_blocking(self.process.stdout.fileno(), False)
+        text = b""
+        while b"\n" not in text:
+            text += self.process.stdout.read() or b""
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no start-up line of {self.process.args}: {self.stderr()}")
+            time.sleep(0.01)
+        line, _, self.more = text.partition(b"\n")
+        return line.decode()
+
+    def stderr(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")[-STDERR_CHARS_SHOWN:]
+
+    def stop(self):
+        """Ends its stdin, sends SIGTERM and waits. Returns what was wrong, if anything."""
+        if self.process.poll() is not None:
+            return f"it had ended: {self.process.returncode}"
+        processes = below(self.process.pid)
+        wrong = []
+        self.process.stdin.close()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_SECONDS_MAX)
+            if code != 0:
+                wrong.append(f"exit {code}")
+        except subprocess.TimeoutExpired:
+            wrong.append("no end after SIGTERM")
+        if left := outlived(processes):
+            wrong.append(f"processes outlived it: {left}")
+        if self.process.poll() is not None and (self.more or self.process.stdout.read()):
+            wrong.append("stdout has more than the start-up line")
+        return "; ".join(wrong)
+
+    def kill(self):
+        """Ends it and all below it at once; harmless when it has ended."""
+        kill_tree(self.process)

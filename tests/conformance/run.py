@@ -20,7 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from server import Server
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from processes import Server  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target").resolve()
@@ -104,8 +105,7 @@ def run_combination(server, version, driver):
     with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as results:
         process = Server(SERVERS[server](version, driver), log)
         try:
-            url = re.search(r"listening on (http://\S+)", process.line).group(1)
-            wrong, output = run_suite(url, server, version, results)
+            wrong, output = run_suite(process.url, server, version, results)
             if stop := process.stop():
                 wrong.append(f"the server: {stop}")
         finally:

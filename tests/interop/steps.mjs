@@ -1,8 +1,9 @@
-// What the drivers of the two TypeScript clients share: running the steps, one JSON
-// line for each, and looking at the gateway past the client (raw HTTP, the server's
-// pid). Nothing here knows about either SDK.
+// What the drivers for Node share: running the steps, one JSON line for each, and
+// looking at the gateway past the client (raw HTTP, the server's pid) and at the
+// client's HTTP exchanges. Nothing here knows about any SDK.
 
 import assert from "node:assert/strict";
+import { existsSync, readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
 export const url = new URL(required("INTEROP_URL"));
@@ -41,13 +42,13 @@ function required(name) {
  * undefined when it failed: later steps run all the same, so that the table shows
  * all that fails, not the first of it.
  */
-export async function step(client, name, body) {
+export async function step(client, name, body, msMax = stepMsMax) {
   const abandoned = new AbortController();
   try {
     const { detail, value } = await Promise.race([
       body(),
-      sleep(stepMsMax, undefined, { signal: abandoned.signal }).then(() => {
-        throw new Error(`no end after ${stepMsMax / 1000} s`);
+      sleep(msMax, undefined, { signal: abandoned.signal }).then(() => {
+        throw new Error(`no end after ${msMax / 1000} s`);
       }),
     ]);
     report({ client, step: name, ok: true, detail });
@@ -84,9 +85,12 @@ export async function until(condition) {
   while (!(await condition())) await sleep(10);
 }
 
-/** Waits until the client's stream for messages of the server is open. */
-export async function streamOpen(seen) {
-  const answered = () => seen.find((exchange) => exchange.http === "GET" && exchange.status !== undefined);
+/** Waits until the stream for messages of the server is open in the connection's session. */
+export async function streamOpen(connection) {
+  const answered = () =>
+    connection.seen.find(
+      ({ http, session, status }) => http === "GET" && session === connection.session && status !== undefined,
+    );
   await until(answered);
   assert.equal(answered().status, 200, "GET");
 }
@@ -131,6 +135,24 @@ export function recordingFetch(seen) {
     seen.push(exchange);
     const response = await fetch(input, init);
     exchange.status = response.status;
+    exchange.session ??= response.headers.get("mcp-session-id");
     return response;
   };
+}
+
+/** The exchanges that record.mjs has written to `file`, in the same form. */
+export function exchangesIn(file) {
+  if (!existsSync(file)) return [];
+  const exchanges = [];
+  // What follows the last line's end, if anything, is a line that is being written.
+  for (const line of readFileSync(file, "utf8").split("\n").slice(0, -1)) {
+    const { number, ...told } = JSON.parse(line);
+    exchanges[number] = { ...exchanges[number], ...told };
+  }
+  return exchanges;
+}
+
+/** The session that a client has last sent a message in. */
+export function lastSession(seen) {
+  return seen.findLast(({ http, session }) => http === "POST" && session)?.session;
 }

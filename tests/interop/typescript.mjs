@@ -1,6 +1,7 @@
-// The TypeScript clients: `node typescript.mjs v1|v2 legacy|auto`. One program for
-// both, for they differ in a handful of names; `sdk` below holds these differences.
-// The environment says where the gateway is (see steps.mjs).
+// The official TypeScript clients, and the first of them behind the bridge `mcp-remote`:
+// `node typescript.mjs v1|v2|mcp-remote legacy|auto`. One program for all, for they differ
+// in a handful of names; `sdk` below holds these differences. The environment says where
+// the gateway is (see steps.mjs).
 
 import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -24,12 +25,13 @@ import {
 } from "./steps.mjs";
 
 const [generation, mode] = process.argv.slice(2);
+assert.ok(mode === "legacy" || (mode === "auto" && generation !== "v1"), `no mode ${mode} in ${generation}`);
+const bridged = generation === "mcp-remote";
 const sdk = await load(generation);
-assert.ok(mode === "legacy" || (mode === "auto" && generation === "v2"), `no mode ${mode} in ${generation}`);
-const name = `typescript-${generation} ${mode}`;
+const name = bridged ? `mcp-remote ${mode}` : `typescript-${generation} ${mode}`;
 
 async function load(generation) {
-  if (generation === "v1") {
+  if (generation === "v1" || generation === "mcp-remote") {
     const { Client } = await import("@modelcontextprotocol/sdk/client/index.js");
     const { StreamableHTTPClientTransport } = await import("@modelcontextprotocol/sdk/client/streamableHttp.js");
     const types = await import("@modelcontextprotocol/sdk/types.js");
@@ -39,8 +41,10 @@ async function load(generation) {
       "notifications/prompts/list_changed": types.PromptListChangedNotificationSchema,
       "notifications/resources/updated": types.ResourceUpdatedNotificationSchema,
     };
+    const { BridgeTransport } = bridged ? await import("./mcp_remote.mjs") : {};
     return {
-      StreamableHTTPClientTransport,
+      newTransport: (fetch) =>
+        bridged ? new BridgeTransport(mode) : new StreamableHTTPClientTransport(url, { fetch }),
       newClient: () => new Client({ name: "ringway-interop", version: "0.0.0" }),
       call: (client, params, options) => client.callTool(params, undefined, options),
       request: (client, request) => client.request(request, types.EmptyResultSchema),
@@ -53,7 +57,7 @@ async function load(generation) {
   // The shape of a result schema that takes whatever comes (Standard Schema v1).
   const anything = { "~standard": { version: 1, vendor: "ringway", validate: (value) => ({ value }) } };
   return {
-    StreamableHTTPClientTransport,
+    newTransport: (fetch) => new StreamableHTTPClientTransport(url, { fetch }),
     newClient: () => new Client({ name: "ringway-interop", version: "0.0.0" }, { versionNegotiation: { mode } }),
     call: (client, params, options) => client.callTool(params, options),
     request: (client, request) => client.request(request, anything),
@@ -63,22 +67,42 @@ async function load(generation) {
 }
 
 async function connect() {
-  const seen = [];
-  const heard = { changed: [], updated: [], progress: [] };
+  const fetched = [];
+  const heard = { changed: [], updated: [], progress: [], progressBefore: new Map() };
   const client = sdk.newClient();
   for (const list of lists) {
     sdk.listen(client, `notifications/${list}/list_changed`, () => heard.changed.push(list));
   }
   sdk.listen(client, "notifications/resources/updated", ({ params }) => heard.updated.push(params.uri));
-  const transport = new sdk.StreamableHTTPClientTransport(url, { fetch: recordingFetch(seen) });
+  const transport = sdk.newTransport(recordingFetch(fetched));
   await client.connect(transport);
+  // The bridge ends the handshake when the client is already through with it.
+  if (bridged) await until(() => transport.protocolVersion !== undefined);
   // Progress that is none of a client's own reaches no handler, so it is noted before.
   const deliver = transport.onmessage;
   transport.onmessage = (message, extra) => {
     if (message.method === "notifications/progress") heard.progress.push(message.params);
+    if (message.id !== undefined && !message.method) heard.progressBefore.set(message.id, [...heard.progress]);
     deliver(message, extra);
   };
-  return { client, transport, seen, heard };
+  return {
+    client,
+    transport,
+    heard,
+    get seen() {
+      return bridged ? transport.seen : fetched;
+    },
+    get session() {
+      return transport.sessionId;
+    },
+  };
+}
+
+/** Ends a connection and its session, which `mcp-remote` leaves to others. */
+async function end({ client, transport, session }) {
+  if (!bridged) await transport.terminateSession();
+  await client.close();
+  if (bridged) await endSessionElsewhere(session);
 }
 
 async function echo(client, message) {
@@ -87,13 +111,17 @@ async function echo(client, message) {
 }
 
 /** Calls `slow` and resolves to the progress that had come when its result did. */
-async function progress(client, steps, interval_ms) {
+async function progress({ client, heard }, steps, interval_ms) {
   const told = [];
   const call = { name: "slow", arguments: { steps, interval_ms } };
   const { content } = await sdk.call(client, call, { onprogress: (progress) => told.push(progress) });
   const before = [...told];
   assert.equal(content[0].text, `done after ${steps} steps`);
-  return before;
+  if (!bridged) return before;
+  // What reaches this client on a pipe together with the result comes too late for its
+  // handlers, which are called later than the result's. So what has reached it counts.
+  const [id, noted] = [...heard.progressBefore].at(-1);
+  return noted.filter(({ progressToken }) => progressToken === id).map(({ progressToken, ...rest }) => rest);
 }
 
 /** Changes a resource. Resolves to true when the server had somebody to tell. */
@@ -136,7 +164,7 @@ const main = await step(name, "connect", async () => {
   return { value: connected, detail: `2025-11-25${probe ? `, after a probe answered with ${probe.status}` : ""}` };
 });
 if (!main) process.exit(1);
-const { client, transport, seen } = main;
+const { client, transport } = main;
 
 await step(name, "list", async () => {
   const tools = (await client.listTools()).tools.map((tool) => tool.name);
@@ -181,13 +209,13 @@ await step(name, "unknown-method", async () => {
 
 await step(name, "progress", async () => {
   // Step by step, then all at once.
-  assert.deepEqual(await progress(client, 20, 5), progressOf(20));
-  assert.deepEqual(await progress(client, 200, 0), progressOf(200));
+  assert.deepEqual(await progress(main, 20, 5), progressOf(20));
+  assert.deepEqual(await progress(main, 200, 0), progressOf(200));
   return { detail: `${progressOf(220).length} steps, in order and before the results` };
 });
 
 await step(name, "subscribe", async () => {
-  await streamOpen(seen);
+  await streamOpen(main);
   assert.equal(client.getServerCapabilities().resources.subscribe, true);
   await client.subscribeResource({ uri: clock });
   assert.equal(await touch(client, clock), true);
@@ -205,7 +233,7 @@ await step(name, "subscribe", async () => {
 });
 
 await step(name, "list-changed", async () => {
-  await streamOpen(seen);
+  await streamOpen(main);
   const listed = {
     tools: async () => (await client.listTools()).tools.map((tool) => tool.name),
     resources: async () => (await client.listResources()).resources.map((resource) => resource.name),
@@ -226,18 +254,18 @@ await step(name, "list-changed", async () => {
 await step(name, "two-clients", async () => {
   const one = await connect();
   const two = await connect();
-  await streamOpen(one.seen);
-  await streamOpen(two.seen);
+  await streamOpen(one);
+  await streamOpen(two);
 
   // Both have sent the same so far, so both give the same id and token to this call.
-  const told = await Promise.all([progress(one.client, 30, 2), progress(two.client, 20, 3)]);
+  const told = await Promise.all([progress(one, 30, 2), progress(two, 20, 3)]);
   assert.deepEqual(told, [progressOf(30), progressOf(20)]);
 
   two.heard.progress.length = 0;
   await one.client.subscribeResource({ uri: clock });
   assert.equal(await touch(one.client, clock), true);
   await until(() => updates(one, clock) > 0);
-  assert.deepEqual(await progress(one.client, 10, 1), progressOf(10));
+  assert.deepEqual(await progress(one, 10, 1), progressOf(10));
   await settle(one);
   await settle(two);
   assert.equal(updates(one, clock), 1);
@@ -259,17 +287,24 @@ await step(name, "two-clients", async () => {
   assert.deepEqual([one.heard.changed, two.heard.changed], [["tools"], ["tools"]]);
 
   // The end of a session is the end of its subscriptions.
-  await two.transport.terminateSession();
-  await two.client.close();
+  await end(two);
   await until(async () => !(await touch(one.client, clock)));
-  await one.transport.terminateSession();
-  await one.client.close();
+  await end(one);
   return { detail: "each its own progress and updates, both the change of a list" };
 });
 
 await step(name, "unknown-session", async () => {
   const other = await connect();
-  await endSessionElsewhere(other.transport.sessionId);
+  const { session } = other;
+  await endSessionElsewhere(session);
+  if (bridged) {
+    // The bridge starts a session anew and repeats the call.
+    assert.equal(await echo(other.client, "into the void"), "into the void");
+    assert.notEqual(other.session, session);
+    await end(other);
+    assert.equal(await echo(client, "unharmed"), "unharmed");
+    return { detail: "the call is answered, in a session of its own" };
+  }
   // This client starts no session anew: its caller learns that the session is gone.
   const error = await failure(echo(other.client, "into the void"));
   assert.equal(sdk.statusOf(error), 404, describe(error));
@@ -285,12 +320,12 @@ await step(name, "cancel", async () => {
   assert.equal(await echo(client, "meanwhile"), "meanwhile");
   cancel.abort("not wanted any more");
   const error = await cancelled;
-  await until(() => seen.some((exchange) => exchange.rpc === "notifications/cancelled" && exchange.status === 202));
+  await until(() => main.seen.some(({ rpc, status }) => rpc === "notifications/cancelled" && status === 202));
   assert.equal(await echo(client, "afterwards"), "afterwards");
   return { detail: `the call ends: ${describe(error)}` };
 });
 
-const session = transport.sessionId;
+const { session } = main;
 
 await step(name, "server-killed", async () => {
   const call = { name: "slow", arguments: { steps: 1000, interval_ms: 1000 } };
@@ -316,19 +351,26 @@ await step(name, "reconnect", async () => {
       await sleep(50);
     }
   }
-  assert.equal(transport.sessionId, session, "the session is the same");
-  assert.equal(seen.filter((exchange) => exchange.rpc === "initialize").length, 1, "no new handshake");
+  assert.equal(main.session, session, "the session is the same");
+  const handshakes = main.seen.filter((exchange) => exchange.rpc === "initialize").length;
+  // The bridge has tried the gateway with one of its own, before the client's.
+  assert.equal(handshakes, bridged ? 2 : 1, "no new handshake");
   return { detail: `same session, after ${failed} calls that failed` };
 });
 
-await step(name, "close", async () => {
-  await transport.terminateSession();
-  assert.equal(transport.sessionId, undefined);
-  assert.equal(seen.find((exchange) => exchange.http === "DELETE").status, 204);
+if (bridged) {
+  // The bridge leaves its session to the gateway, so there is no step to take.
   await client.close();
-  assert.equal(await statusInside(session), 404);
-  return { detail: "DELETE 204, then 404" };
-});
+} else {
+  await step(name, "close", async () => {
+    await transport.terminateSession();
+    assert.equal(main.session, undefined);
+    assert.equal(main.seen.find((exchange) => exchange.http === "DELETE").status, 204);
+    await client.close();
+    assert.equal(await statusInside(session), 404);
+    return { detail: "DELETE 204, then 404" };
+  });
+}
 
 // Whatever a client keeps open must not keep this program.
 process.exit(0);
