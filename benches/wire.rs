@@ -1,14 +1,18 @@
-//! What a message costs in `wire`: the scan of client bodies and server lines, the splice, and
-//! the framing of lines, over the sizes that matter (a usual call, many escapes, large, huge).
+//! What a message costs in `wire` and as an HTTP response: the scan of client bodies and server
+//! lines by kind and size, the splice, the framing of lines, the encoding of SSE, the heads and
+//! parts of responses.
 //!
 //! `cargo bench --bench wire`
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ringway::http::response::{self, Manner, OriginAnswer};
 use ringway::wire::lines::{Line, LineBuffer};
-use ringway::wire::scan::scan;
+use ringway::wire::notice::updated_frame;
+use ringway::wire::scan::{batch, scan};
 use ringway::wire::splice::{Edit, splice};
+use ringway::wire::sse;
 
 const KIB: usize = 1 << 10;
 
@@ -30,7 +34,7 @@ fn response(text: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// The same message in the sizes of the table in the module docs.
+/// The same message in the sizes that matter: a usual call, many escapes, large, huge.
 fn sizes(message: fn(&str) -> Vec<u8>) -> Vec<(&'static str, Vec<u8>)> {
     let frame = message("").len();
     let plain = |bytes: usize| message(&"a plain word ".repeat(bytes)[..bytes - frame]);
@@ -71,6 +75,76 @@ fn bench_scan(criterion: &mut Criterion) {
         }
         group.finish();
     }
+}
+
+/// Messages of every kind that is told apart, in the size that they usually have.
+const KINDS: &[(&str, &str)] = &[
+    (
+        "request",
+        r#"{"jsonrpc":"2.0","id":123456,"method":"tools/call","params":{"name":"echo","arguments":{"text":"a plain word"}}}"#,
+    ),
+    (
+        "request with a token",
+        r#"{"jsonrpc":"2.0","id":123456,"method":"tools/call","params":{"name":"echo","arguments":{"text":"a plain word"},"_meta":{"progressToken":"token-17"}}}"#,
+    ),
+    (
+        "initialize",
+        r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true}},"clientInfo":{"name":"client","version":"1.0.0"}}}"#,
+    ),
+    (
+        "notification",
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":123456,"reason":"no longer wanted"}}"#,
+    ),
+    (
+        "response",
+        r#"{"jsonrpc":"2.0","id":281474976710657,"result":{"content":[{"type":"text","text":"a plain word"}],"isError":false}}"#,
+    ),
+    (
+        "error",
+        r#"{"jsonrpc":"2.0","id":281474976710657,"error":{"code":-32602,"message":"Unknown tool","data":{"name":"ecko"}}}"#,
+    ),
+    (
+        "progress",
+        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":281474976710657,"progress":3,"total":10,"message":"step 3 of 10"}}"#,
+    ),
+    (
+        "tasks request",
+        r#"{"jsonrpc":"2.0","id":123456,"method":"tasks/get","params":{"taskId":"786512e2-9e0d-44bd-8f29-789f320fe840"}}"#,
+    ),
+    (
+        "tasks status",
+        r#"{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"786512e2-9e0d-44bd-8f29-789f320fe840","status":"working","createdAt":"2025-11-25T10:30:00Z","ttl":60000,"pollInterval":5000}}"#,
+    ),
+    (
+        "list changed",
+        r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#,
+    ),
+    (
+        "resource updated",
+        r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a/project/src/main.rs"}}"#,
+    ),
+];
+
+fn bench_scan_kinds(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("scan kind");
+    for (kind, text) in KINDS {
+        let text = text.as_bytes();
+        group.throughput(Throughput::Bytes(text.len() as u64));
+        group.bench_function(*kind, |bencher| {
+            bencher.iter(|| scan(black_box(text)).expect("a valid message").kind);
+        });
+    }
+    let (_, request) = KINDS[0];
+    let text = format!("[{}]", vec![request; 10].join(",")).into_bytes();
+    group.throughput(Throughput::Bytes(text.len() as u64));
+    group.bench_function("batch of 10 requests", |bencher| {
+        bencher.iter(|| {
+            let spans = batch(black_box(&text)).expect("a valid batch");
+            let scanned = spans.iter().map(|span| scan(span.of(&text)));
+            scanned.filter(Result::is_ok).count()
+        });
+    });
+    group.finish();
 }
 
 fn bench_splice(criterion: &mut Criterion) {
@@ -126,5 +200,89 @@ fn bench_lines(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, bench_scan, bench_splice, bench_lines);
+/// Messages for responses.
+fn answers() -> [(&'static str, Vec<u8>); 3] {
+    let frame = response("").len();
+    let plain = |bytes: usize| response(&"a plain word ".repeat(bytes)[..bytes - frame]);
+    [
+        ("211 B", plain(211)),
+        ("64 KiB", plain(64 * KIB)),
+        ("1 MiB", plain(KIB * KIB)),
+    ]
+}
+
+fn bench_sse(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("sse frame");
+    for (size, message) in &answers() {
+        let mut out = Vec::new();
+        group.throughput(Throughput::Bytes(message.len() as u64));
+        group.bench_function(BenchmarkId::from_parameter(size), |bencher| {
+            bencher.iter(|| {
+                out.clear();
+                sse::frame(&mut out, black_box(message));
+                out.len()
+            });
+        });
+    }
+    group.bench_function("resource updated", |bencher| {
+        bencher.iter(|| updated_frame(black_box("file:///a/project/src/main.rs")).len());
+    });
+    group.finish();
+}
+
+fn bench_responses(criterion: &mut Criterion) {
+    let manner = Manner {
+        http11: true,
+        close: false,
+        keep_alive_10: false,
+        head_only: false,
+        origin: OriginAnswer::None,
+    };
+    let date = response::date_line(std::time::UNIX_EPOCH);
+    let mut group = criterion.benchmark_group("response");
+    for (size, message) in &answers() {
+        group.throughput(Throughput::Bytes(message.len() as u64));
+        // A buffer of its own each, as in the product: it is given to the socket.
+        group.bench_function(BenchmarkId::new("json head and body", size), |bencher| {
+            bencher.iter(|| {
+                let mut out = Vec::new();
+                response::json_head(&mut out, &manner, &date, message.len());
+                out.extend_from_slice(black_box(message));
+                out
+            });
+        });
+        let mut event = Vec::new();
+        sse::frame(&mut event, message);
+        let mut out = Vec::new();
+        group.bench_function(BenchmarkId::new("sse part", size), |bencher| {
+            bencher.iter(|| {
+                out.clear();
+                response::part(&mut out, manner.http11, black_box(&event));
+                out.len()
+            });
+        });
+    }
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("sse head", |bencher| {
+        bencher.iter(|| {
+            let mut out = Vec::new();
+            response::sse_head(&mut out, black_box(&manner), &date, b"");
+            out
+        });
+    });
+    group.bench_function("202 without a body", |bencher| {
+        bencher.iter(|| response::complete(black_box(&manner), &date, 202, b"", b""));
+    });
+    group.finish();
+}
+
+criterion_group!(
+    benches,
+    bench_scan,
+    bench_scan_kinds,
+    bench_splice,
+    bench_lines,
+    bench_sse,
+    bench_responses
+);
 criterion_main!(benches);

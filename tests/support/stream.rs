@@ -2,11 +2,12 @@
 //! must end cleanly (a last chunk; the connection, where it closes), and a barrier shows what did not come.
 
 use std::borrow::BorrowMut;
+use std::time::Instant;
 
 use serde_json::Value;
 
 use super::mcp::Event;
-use super::{Gateway, Raw, Request, Response, Script, Session};
+use super::{GUARD, Gateway, Raw, Request, Response, Script, Session};
 
 /// The server's line that serves as a barrier, and the same as clients get it.
 pub const BARRIER: &str = r#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#;
@@ -86,10 +87,12 @@ impl Stream {
 
     /// The next event; `None` at the clean end of the stream. A stream that is cut off fails the test.
     pub fn next(&mut self) -> Option<Event> {
+        let start = Instant::now();
         loop {
             match self.item() {
                 Item::Event(event) => return Some(event),
-                Item::Comment => {}
+                // Each comment gives the read new time, so without this it could wait for ever.
+                Item::Comment => assert!(start.elapsed() < GUARD, "only comments came"),
                 Item::End => return None,
             }
         }
