@@ -145,6 +145,7 @@ pub struct Call {
     progress: f64,
     steps: u64,
     answer: Option<Answer>,
+    is_wrong: bool,
 }
 
 impl Call {
@@ -157,6 +158,7 @@ impl Call {
             progress: f64::NEG_INFINITY,
             steps: 0,
             answer: None,
+            is_wrong: false,
         }
     }
 
@@ -166,6 +168,17 @@ impl Call {
 
     /// A message has come in the response to the call.
     pub fn message(&mut self, text: &[u8], violations: &mut Violations) {
+        let before = violations.total();
+        self.judge(text, violations);
+        self.is_wrong |= violations.total() > before;
+    }
+
+    /// Something was wrong with the answer.
+    pub fn is_wrong(&self) -> bool {
+        self.is_wrong
+    }
+
+    fn judge(&mut self, text: &[u8], violations: &mut Violations) {
         let mut is_own = false;
         nonce::find(text, |found| {
             if found.session != self.nonce.session {
@@ -229,17 +242,22 @@ impl Call {
         true
     }
 
-    /// The response has ended as HTTP says. Returns the answer, if there was one, and how many steps of progress.
-    pub fn end(self, violations: &mut Violations) -> (Option<Answer>, u64) {
+    /// The response has ended as HTTP says, or too late.
+    pub fn end(&mut self, violations: &mut Violations) {
         if self.answer.is_none() {
             violations.add(Violation::LostReply, self.expected(), b"");
+            self.is_wrong = true;
         }
-        (self.answer, self.steps)
     }
 
-    /// The same where the response has been broken off, which is an error and no violation.
-    pub fn broken(self) -> (Option<Answer>, u64) {
-        (self.answer, self.steps)
+    /// The answer, if one has come.
+    pub fn answer(&self) -> Option<&Answer> {
+        self.answer.as_ref()
+    }
+
+    /// Steps of progress that came in order.
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 }
 
@@ -333,13 +351,10 @@ mod tests {
         for message in messages {
             call.message(message.as_bytes(), &mut violations);
         }
-        let (answer, steps) = call.end(&mut violations);
-        let kinds = violations
-            .evidence()
-            .iter()
-            .map(|it| it.violation)
-            .collect();
-        (kinds, answer, steps)
+        call.end(&mut violations);
+        assert_eq!(call.is_wrong(), !violations.is_empty());
+        let kinds = violations.evidence().iter().map(|it| it.violation);
+        (kinds.collect(), call.answer().cloned(), call.steps())
     }
 
     fn reply(id: u64, nonce: Nonce) -> String {

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::command::{self, Stop};
 use crate::options::{Call, Compare, Scenario};
@@ -41,7 +43,7 @@ pub struct Server {
 pub struct Gateway {
     pub name: String,
     /// Its command line. `{port}` is a free port; an argument that is `{server}` becomes the server's arguments,
-    /// and `{server}` within one its command line as a shell reads it.
+    /// and `{server}` within one (`--stdio={server}`) its command line as a shell reads it.
     pub command: Vec<String>,
     /// Where it then is, with `{port}`.
     pub url: String,
@@ -59,6 +61,8 @@ pub enum Fault {
     File(PathBuf, String),
     #[error("{0} names no gateway{1}")]
     NoGateway(PathBuf, String),
+    #[error("processes cannot be looked after here: {0}")]
+    House(String),
 }
 
 /// What came of one gateway, over all rounds.
@@ -99,8 +103,47 @@ impl Row {
         self.of(|report| report.watched.as_ref().map_or(0.0, |it| it.cpu_us))
     }
 
-    fn violations(&self) -> u64 {
-        self.sum(|report| report.violations.values().sum())
+    fn wrong(&self) -> u64 {
+        self.sum(|report| report.wrong)
+    }
+
+    fn has_violations(&self) -> bool {
+        self.rounds
+            .iter()
+            .any(|report| !report.violations.is_empty())
+    }
+
+    /// The least and the most of the rounds.
+    fn span(&self, pick: impl Fn(&Report) -> f64) -> (f64, f64) {
+        let numbers = self.rounds.iter().map(pick);
+        numbers.fold((f64::INFINITY, 0.0), |(least, most), it| {
+            (least.min(it), most.max(it))
+        })
+    }
+
+    /// What is to be said of it beside its figures.
+    fn words(&self) -> String {
+        let mut words = Vec::new();
+        if self.wrong() > 0 {
+            words.push(format!("**{} wrong**", self.wrong()));
+        } else if self.has_violations() {
+            words.push("**wrong ones**".into());
+        } else {
+            words.push("right".into());
+        }
+        if self.failures() > 0 {
+            words.push(format!("{} failed", self.failures()));
+        }
+        for fault in &self.faults {
+            let line = fault.lines().next().unwrap_or_default().to_owned();
+            if !words.contains(&line) {
+                words.push(line);
+            }
+        }
+        if !self.note.is_empty() {
+            words.push(self.note.clone());
+        }
+        words.join("; ")
     }
 
     fn failures(&self) -> u64 {
@@ -110,7 +153,7 @@ impl Row {
 
 /// Runs the comparison that the flags ask for and prints its table.
 pub fn main(compare: &Compare) -> ExitCode {
-    let plan = match read(compare) {
+    let plan = match keep_house().and_then(|()| read(compare)) {
         Ok(plan) => plan,
         Err(fault) => {
             eprintln!("ringway-loadtest: {fault}");
@@ -135,7 +178,7 @@ pub fn main(compare: &Compare) -> ExitCode {
                         gateway.name,
                         report.per_second,
                         report.failures.values().sum::<u64>(),
-                        report.violations.values().sum::<u64>()
+                        report.wrong
                     );
                     row.rounds.push(report);
                     row.faults.extend(faults);
@@ -161,12 +204,12 @@ pub fn main(compare: &Compare) -> ExitCode {
             return ExitCode::from(3);
         }
     }
-    let Some(first) = rows.first() else {
-        return ExitCode::from(2);
-    };
-    if first.violations() > 0 {
+    if rows.first().is_some_and(Row::has_violations) {
         ExitCode::from(1)
-    } else if rows.iter().any(|row| row.rounds.is_empty()) {
+    } else if rows
+        .iter()
+        .any(|row| row.rounds.len() < compare.rounds as usize)
+    {
         ExitCode::from(3)
     } else {
         ExitCode::SUCCESS
@@ -188,7 +231,9 @@ fn read(compare: &Compare) -> Result<Plan, Fault> {
         ));
     }
     if !compare.only.is_empty() {
-        plan.gateway.retain(|it| compare.only.contains(&it.name));
+        let place = |name: &String| compare.only.iter().position(|only| only == name);
+        plan.gateway.retain(|it| place(&it.name).is_some());
+        plan.gateway.sort_by_key(|it| place(&it.name));
     }
     if plan.gateway.is_empty() {
         return Err(Fault::NoGateway(compare.file.clone(), String::new()));
@@ -308,30 +353,53 @@ impl Running {
     fn end(&mut self) -> Vec<String> {
         self.has_ended = true;
         let mut faults = Vec::new();
-        let below = watch::below(self.child.id());
+        if let Ok(Some(status)) = self.child.try_wait() {
+            faults.push(format!("it ended under load: {status}"));
+        }
         let group = Pid::from_child(&self.child);
         let _ = kill_process_group(group, Signal::TERM);
         let deadline = Instant::now() + END;
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
-        }
-        while below.iter().any(watch::Born::lives) && Instant::now() < deadline {
+        // Its orphans become ours, so all that it has started is below us.
+        while !watch::below(std::process::id()).is_empty() && Instant::now() < deadline {
+            let _ = self.child.try_wait();
             std::thread::sleep(LOOK);
         }
         if matches!(self.child.try_wait(), Ok(None)) {
             faults.push("it did not end after SIGTERM".into());
         }
-        let left = below.iter().filter(|it| it.lives()).count();
-        if left > 0 {
-            faults.push(format!("{left} processes outlived it"));
+        if watch::below(std::process::id())
+            .iter()
+            .any(|born| !born.is(self.child.id()))
+        {
+            faults.push("it left processes behind".into());
         }
         let _ = kill_process_group(group, Signal::KILL);
-        for born in &below {
-            born.kill();
-        }
+        kill_all();
         let _ = self.child.wait();
         faults
     }
+}
+
+/// Ends at once what has been started, and all that that has started.
+fn kill_all() {
+    for born in watch::below(std::process::id()) {
+        born.kill();
+    }
+}
+
+/// What a gateway leaves behind becomes a child of this process, so that it is found; and a signal that ends this
+/// process ends the gateway first.
+fn keep_house() -> Result<(), Fault> {
+    let house = |error: std::io::Error| Fault::House(error.to_string());
+    rustix::process::set_child_subreaper(Pid::from_raw(1)).map_err(|error| house(error.into()))?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(house)?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            kill_all();
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
 }
 
 impl Drop for Running {
@@ -348,8 +416,9 @@ fn resolve(compare: &Compare, program: &str) -> PathBuf {
     let path = Path::new(program);
     match compare.file.parent() {
         Some(folder) if program.contains('/') && path.is_relative() => {
+            // Links stay: what a Python of an environment is called says which one it is.
             let joined = folder.join(path);
-            std::fs::canonicalize(&joined).unwrap_or(joined)
+            std::path::absolute(&joined).unwrap_or(joined)
         }
         _ => path.to_owned(),
     }
@@ -386,17 +455,19 @@ pub fn table(compare: &Compare, rows: &[Row]) -> String {
     // Writing to a vector cannot fail.
     let _ = writeln!(
         out,
-        "`tools/call` of {} bytes, {} in flight, {:?} measured after {:?}, {} rounds in turn; medians of the rounds\n",
+        "`tools/call` with {} bytes of text, {} in flight, {:?} measured after {:?}, {} rounds in turn; medians, and of the \
+         calls a second the least and the most. Wrong answers are not counted as calls.\n",
         compare.payload, compare.concurrency, compare.duration, compare.warmup, compare.rounds
     );
-    let _ = writeln!(
-        out,
-        "| gateway | calls/s | of the first | p50 | p99 | CPU a call, us | times the first's | memory, MiB | children | answers |"
-    );
-    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|");
     let (base_rate, base_cpu) = rows
         .first()
         .map_or((0.0, 0.0), |row| (row.per_second(), row.cpu_us()));
+    let base = rows.first().map_or("", |row| row.name.as_str());
+    let _ = writeln!(
+        out,
+        "| gateway | calls/s | {base} does | p50 | p99 | CPU a call, us | of {base}'s | memory, MiB | children | answers |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|");
     for row in rows {
         if row.rounds.is_empty() {
             let why = row
@@ -405,7 +476,7 @@ pub fn table(compare: &Compare, rows: &[Row]) -> String {
                 .map_or("", |fault| fault.lines().next().unwrap_or_default());
             let _ = writeln!(
                 out,
-                "| {} | - | - | - | - | - | - | - | - | did not work: {why} |",
+                "| {} | | | | | | | | | did not work: {why} |",
                 row.name
             );
             continue;
@@ -415,48 +486,31 @@ pub fn table(compare: &Compare, rows: &[Row]) -> String {
         };
         let watched =
             |pick: fn(&report::Process) -> f64| row.of(|it| it.watched.as_ref().map_or(0.0, pick));
-        let mut words = Vec::new();
-        match row.violations() {
-            0 => words.push("right".to_owned()),
-            count => words.push(format!("**{count} wrong**")),
-        }
-        if row.failures() > 0 {
-            words.push(format!("{} failed", row.failures()));
-        }
-        words.extend(
-            row.faults
-                .iter()
-                .map(|fault| fault.lines().next().unwrap_or_default().to_owned()),
-        );
-        if !row.note.is_empty() {
-            words.push(row.note.clone());
-        }
+        let (least, most) = row.span(|report| report.per_second);
         let _ = writeln!(
             out,
-            "| {} | {:.0} | {} | {} | {} | {:.1} | {} | {:.0} | {:.0} | {} |",
+            "| {} | {:.0} ({least:.0}-{most:.0}) | {} | {} | {} | {:.1} | {} | {:.0} | {:.0} | {} |",
             row.name,
             row.per_second(),
-            ratio(row.per_second(), base_rate),
+            times(base_rate, row.per_second()),
             call(|times| times.p50),
             call(|times| times.p99),
             row.cpu_us(),
-            ratio(row.cpu_us(), base_cpu),
+            times(row.cpu_us(), base_cpu),
             watched(|it| it.resident_peak as f64) / f64::from(1 << 20),
             watched(|it| f64::from(it.children)),
-            words.join("; ")
+            row.words()
         );
     }
     String::from_utf8(out).unwrap_or_default()
 }
 
-fn ratio(value: f64, base: f64) -> String {
-    if base <= 0.0 || value <= 0.0 {
-        return "-".into();
-    }
+/// How many times as much.
+fn times(value: f64, base: f64) -> String {
     match value / base {
-        ratio if ratio >= 10.0 => format!("{ratio:.0}"),
-        ratio if ratio >= 0.1 => format!("{ratio:.2}"),
-        ratio => format!("1/{:.0}", 1.0 / ratio),
+        ratio if !ratio.is_finite() || ratio <= 0.0 => "-".into(),
+        ratio if ratio >= 10.0 => format!("{ratio:.0} x"),
+        ratio => format!("{ratio:.2} x"),
     }
 }
 
@@ -466,7 +520,7 @@ fn page(compare: &Compare, rows: &[Row]) -> String {
     let markdown = table(compare, rows);
     let (intro, lines) = markdown.split_once("\n\n").unwrap_or(("", &markdown));
     body += &format!(
-        "<p class=\"sub\">{}</p><table>",
+        "<p class=\"sub\">{}</p><table class=\"words\">",
         escape(&intro.replace('`', ""))
     );
     for (at, line) in lines.lines().enumerate().filter(|(at, _)| *at != 1) {
@@ -533,10 +587,14 @@ mod tests {
     #[test]
     fn ratios_and_medians_are_readable() {
         assert_eq!(
-            [ratio(1.0, 50.0), ratio(50.0, 1.0), ratio(1.5, 1.0)],
-            ["1/50", "50", "1.50"]
+            [
+                times(50.0, 1.0),
+                times(1.5, 1.0),
+                times(1.0, 0.0),
+                times(0.0, 1.0)
+            ],
+            ["50 x", "1.50 x", "-", "-"]
         );
-        assert_eq!(ratio(1.0, 0.0), "-");
         assert_eq!(
             (middle(vec![3.0, 1.0, 2.0]), middle(vec![4.0, 1.0])),
             (2.0, 2.5)

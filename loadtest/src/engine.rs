@@ -180,9 +180,11 @@ impl Thread {
         if response.status != 200 {
             return Err(Failure::Status(response.status));
         }
-        match check.broken().0 {
+        match check.answer() {
             Some(check::Answer::Result) => {}
-            Some(check::Answer::Error(code, reason)) => return Err(Failure::Error(code, reason)),
+            Some(check::Answer::Error(code, reason)) => {
+                return Err(Failure::Error(*code, reason.clone()));
+            }
             _ => return Err(Failure::NoReply),
         }
         self.recorder

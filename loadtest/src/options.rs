@@ -25,6 +25,9 @@ pub enum Command {
     #[command(flatten)]
     Scenario(Scenario),
     /// Several gateways in front of the same server, in turn; one table.
+    ///
+    /// Exit code 1 when the first gateway gave a wrong answer (that others do is what the table is for), 3 when one of
+    /// them could not be measured in some round.
     Compare(Compare),
 }
 
@@ -248,7 +251,7 @@ pub struct MixedTools {
 pub struct Compare {
     /// The gateways, TOML: see loadtest/peers.toml. Paths in it are as seen from its folder.
     pub file: PathBuf,
-    /// Only these of them; the first one is what the others are compared with.
+    /// Only these, in this order; the first one is what the others are compared with.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
     /// Turns of each gateway.

@@ -134,6 +134,8 @@ pub struct Totals {
     pub violations: Violations,
     /// Steps of progress that came in order.
     pub progress: u64,
+    /// Calls whose answer was wrong, in the window; they are neither done nor failed.
+    pub wrong: u64,
     /// Bytes of bodies that came.
     pub bytes: u64,
     /// Calls that began after their intended start by more than a millisecond (open loop).
@@ -158,6 +160,7 @@ impl Totals {
         }
         self.violations.merge(other.violations);
         self.progress += other.progress;
+        self.wrong += other.wrong;
         self.bytes += other.bytes;
         self.late += other.late;
         self.connections += other.connections;
@@ -252,6 +255,14 @@ impl<S: FnMut(Slot)> Recorder<S> {
         }
         *self.totals.failures.entry(failure).or_default() += 1;
         self.slot(end).failed += 1;
+    }
+
+    /// An answer that was wrong, whatever else it was.
+    pub fn wrong(&mut self, end: Instant) {
+        if end >= self.window.from && end <= self.window.to {
+            self.totals.wrong += 1;
+            self.slot(end).failed += 1;
+        }
     }
 
     /// The slot of a time; those before it are sent.

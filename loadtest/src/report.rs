@@ -45,7 +45,10 @@ pub struct Report {
     pub per_second: f64,
     pub times: BTreeMap<String, Times>,
     pub over_time: Vec<Point>,
+    /// Calls whose answer was wrong, while it was measured; neither done nor failed.
+    pub wrong: u64,
     pub failures: BTreeMap<String, u64>,
+    /// What was wrong, from the first byte on; one answer can be wrong in several ways.
     pub violations: BTreeMap<String, u64>,
     pub evidence: Vec<Shown>,
     pub progress: u64,
@@ -133,7 +136,9 @@ impl Report {
             Scenario::Idle(_) => ("streams", outcome.streams),
             _ => (unit, totals.count(series)),
         };
-        let each = |cpu: std::time::Duration| cpu.as_secs_f64() * 1e6 / (done.max(1) as f64);
+        let each = |cpu: std::time::Duration| {
+            cpu.as_secs_f64() * 1e6 / ((done + totals.wrong).max(1) as f64)
+        };
         let slot = window.slot.as_secs_f64();
         let whole = slots
             .iter()
@@ -166,6 +171,7 @@ impl Report {
                 .map(|(series, times)| (series.to_string(), Times::new(times)))
                 .collect(),
             over_time: whole.map(|it| Point::new(it, slot)).collect(),
+            wrong: totals.wrong,
             failures: totals
                 .failures
                 .iter()
@@ -207,7 +213,7 @@ impl Report {
 
     /// Nothing came of the run.
     pub fn is_empty(&self) -> bool {
-        self.done == 0
+        self.done + self.wrong == 0
     }
 }
 

@@ -69,6 +69,10 @@ impl Born {
         })
     }
 
+    pub fn is(&self, pid: u32) -> bool {
+        self.pid == pid
+    }
+
     pub fn lives(&self) -> bool {
         Born::look(self.pid).is_some_and(|now| now.at == self.at)
     }

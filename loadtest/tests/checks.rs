@@ -97,6 +97,7 @@ fn answers_of_others_are_noticed() {
 fn lost_and_doubled_replies_are_noticed() {
     is_noticed("call", Fault::TwoReplies, "doubled reply", &[]);
     is_noticed("call", Fault::NoReply, "lost reply", &[]);
+    is_noticed("call", Fault::Accepted, "lost reply", &[]);
     is_noticed(
         "call",
         Fault::Silence,

@@ -11,7 +11,7 @@ h1{font-size:1.5em;margin-bottom:0}h2{font-size:1.1em;margin:2em 0 .4em}\
 p.sub{color:#555;margin-top:.2em}\
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
 th,td{text-align:right;padding:.25em .6em;border-bottom:1px solid #ddd}\
-th:first-child,td:first-child{text-align:left}th{font-weight:600;color:#555}\
+th:first-child,td:first-child,.words td:last-child,.words th:last-child{text-align:left}th{font-weight:600;color:#555}\
 .big{display:flex;flex-wrap:wrap;gap:2em;margin:1.2em 0}\
 .big div{font-size:1.6em;font-weight:600}.big span{display:block;font-size:.55em;font-weight:400;color:#555}\
 .bad{color:#a40000}.good{color:#22662b}\
@@ -59,7 +59,7 @@ pub fn page(report: &Report) -> String {
     say!(out, "<h1>{}</h1>", escape(&title));
     say!(
         out,
-        "<p class=\"sub\">{} UTC, {loop_kind}, {} in flight, {} connections, {} sessions, {} threads, {}, MCP {}, seed {}; {}</p>",
+        "<p class=\"sub\">{} UTC, {loop_kind}, {} in flight, connections: {}, sessions: {}, threads: {}, {}, MCP {}, seed {}; {}</p>",
         escape(&report.started),
         report.concurrency,
         report.connections,
@@ -141,7 +141,7 @@ fn headline(out: &mut String, report: &Report) {
         );
     }
     let failed: u64 = report.failures.values().sum();
-    let violations: u64 = report.violations.values().sum();
+    let violations = report.wrong.max(u64::from(!report.violations.is_empty()));
     let class = |count: u64| if count == 0 { "good" } else { "bad" };
     say!(
         out,

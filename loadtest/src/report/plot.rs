@@ -68,7 +68,7 @@ pub fn quantiles(times: &[(&str, &Times)]) -> String {
                 .x_desc("share of all that took no longer")
                 .x_label_formatter(&|x| quantile_name(*x))
                 .y_label_formatter(&|y| time(*y))
-                .label_style(("sans-serif", 13).into_font().color(&INK))
+                .label_style(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
             for (at, (name, times)) in times.iter().enumerate() {
                 let colour = CURVES[at % CURVES.len()];
@@ -88,7 +88,7 @@ pub fn quantiles(times: &[(&str, &Times)]) -> String {
                 .position(SeriesLabelPosition::UpperLeft)
                 .background_style(WHITE.mix(0.8))
                 .border_style(GREY)
-                .label_font(("sans-serif", 13).into_font().color(&INK))
+                .label_font(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
             root.present()?;
         }
@@ -121,7 +121,7 @@ pub fn rate(points: &[Point], unit: &str) -> String {
                 .x_desc("seconds")
                 .y_desc(format!("{unit} a second"))
                 .y_label_formatter(&|y| format!("{y:.0}"))
-                .label_style(("sans-serif", 13).into_font().color(&INK))
+                .label_style(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
             let line = points.iter().map(|point| (point.second, point.per_second));
             chart.draw_series(
@@ -163,7 +163,7 @@ pub fn times(points: &[Point]) -> String {
                 .axis_style(INK)
                 .x_desc("seconds")
                 .y_label_formatter(&|y| time(*y))
-                .label_style(("sans-serif", 13).into_font().color(&INK))
+                .label_style(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
             type Pick = fn(&Point) -> f64;
             let lines: [(&str, Pick, RGBColor); 3] = [
@@ -184,10 +184,10 @@ pub fn times(points: &[Point]) -> String {
             }
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::UpperRight)
+                .position(SeriesLabelPosition::LowerRight)
                 .background_style(WHITE.mix(0.8))
                 .border_style(GREY)
-                .label_font(("sans-serif", 13).into_font().color(&INK))
+                .label_font(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
             root.present()?;
         }
@@ -226,16 +226,16 @@ pub fn bars(rows: &[(String, f64)], unit: &str) -> String {
                 .axis_style(INK)
                 .x_desc(unit)
                 .x_label_formatter(&|x| format!("{x:.0}"))
-                .label_style(("sans-serif", 13).into_font().color(&INK))
+                .label_style(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
-            let font = ("sans-serif", 13).into_font().color(&INK);
+            let font = ("sans-serif", 15).into_font().color(&INK);
             for (at, (name, value)) in rows.iter().enumerate() {
                 let top = (rows.len() - at) as f64;
                 let colour = BLUE.mix(if at == 0 { 1.0 } else { 0.45 });
                 let corners = [(floor, top - 0.2), (value.max(floor), top - 0.8)];
                 chart.draw_series([Rectangle::new(corners, colour.filled())])?;
                 let (x, y) = chart.backend_coord(&(value.max(floor), top - 0.5));
-                root.draw_text(&format!("{value:.0}"), &font, (x + 6, y - 7))?;
+                root.draw_text(&figure(*value), &font, (x + 6, y - 7))?;
                 root.draw_text(name, &font, (12, y - 7))?;
             }
             root.present()?;
@@ -243,4 +243,13 @@ pub fn bars(rows: &[(String, f64)], unit: &str) -> String {
         Ok(svg)
     };
     or_words(draw())
+}
+
+/// Three digits are enough to read.
+fn figure(value: f64) -> String {
+    if value < 100.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    }
 }

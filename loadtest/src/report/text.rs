@@ -31,7 +31,7 @@ pub fn summary(report: &Report) -> String {
     };
     say!(
         out,
-        "{} {}, {loop_kind}: {} in flight, {} connections, {} sessions, {} threads, {}, {}",
+        "{} {}, {loop_kind}: {} in flight, connections: {}, sessions: {}, threads: {}, {}, {}",
         report.scenario,
         report.url,
         report.concurrency,
@@ -151,7 +151,11 @@ pub fn summary(report: &Report) -> String {
     if report.violations.is_empty() {
         say!(out, "violations: none; every answer was its own call's");
     } else {
-        say!(out, "VIOLATIONS:");
+        say!(
+            out,
+            "VIOLATIONS, in {} answers while it was measured:",
+            report.wrong
+        );
         for (violation, count) in &report.violations {
             say!(out, "  {count:>9}  {violation}");
         }

@@ -270,16 +270,13 @@ impl Mixed {
             })
             .await;
         thread.act("cancel");
-        match (received, check.broken().0) {
-            (Ok(_), Some(check::Answer::Result)) => {
-                thread
-                    .recorder
-                    .borrow_mut()
-                    .time(Series::Call, start, Instant::now());
-            }
+        let (end, mut recorder) = (Instant::now(), thread.recorder.borrow_mut());
+        match (received, check.answer()) {
+            _ if check.is_wrong() => recorder.wrong(end),
+            (Ok(_), Some(check::Answer::Result)) => recorder.time(Series::Call, start, end),
             // No answer is what the protocol asks for; an error is what most give.
-            (Ok(_), _) => thread.act("cancelled in time"),
-            (Err(failure), _) => thread.fail(failure),
+            (Ok(_), _) => *recorder.totals.acts.entry("cancelled in time").or_default() += 1,
+            (Err(failure), _) => recorder.fail(failure, end),
         }
     }
 

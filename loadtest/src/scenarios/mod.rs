@@ -58,42 +58,40 @@ pub async fn call(thread: &Thread, lane: &mut Lane, kind: &Kind, start: Instant)
 pub fn settle(
     thread: &Thread,
     response: &Result<Response, Failure>,
-    check: check::Call,
+    mut check: check::Call,
     start: Instant,
     series: Option<Series>,
 ) -> Option<u64> {
     let end = Instant::now();
     let mut recorder = thread.recorder.borrow_mut();
-    let response = match response {
-        Ok(response) => response,
-        Err(failure) => {
-            if *failure == Failure::TimedOut {
-                // What has not come by now is lost.
-                check.end(&mut recorder.totals.violations);
-            }
-            recorder.fail(failure.clone(), end);
-            return None;
+    match response {
+        // What has not come by now is lost.
+        Err(Failure::TimedOut) => check.end(&mut recorder.totals.violations),
+        // Who accepts a call has to answer it.
+        Ok(response) if (200..300).contains(&response.status) => {
+            check.end(&mut recorder.totals.violations)
         }
-    };
-    if response.status != 200 {
-        recorder.fail(Failure::Status(response.status), end);
+        _ => {}
+    }
+    if check.is_wrong() {
+        recorder.wrong(end);
         return None;
     }
-    let (answer, steps) = check.end(&mut recorder.totals.violations);
-    recorder.totals.progress += steps;
-    match answer {
-        Some(check::Answer::Result) => {
+    let failure = match (response, check.answer()) {
+        (Err(failure), _) => failure.clone(),
+        (Ok(response), _) if response.status != 200 => Failure::Status(response.status),
+        (Ok(_), Some(check::Answer::Result)) => {
+            recorder.totals.progress += check.steps();
             if let Some(series) = series {
                 recorder.time(series, start, end);
             }
-            return Some(steps);
+            return Some(check.steps());
         }
-        Some(check::Answer::ToolError) => recorder.fail(Failure::ToolError, end),
-        Some(check::Answer::Error(code, reason)) => {
-            recorder.fail(Failure::Error(code, reason), end)
-        }
-        None => recorder.fail(Failure::NoReply, end),
-    }
+        (Ok(_), Some(check::Answer::ToolError)) => Failure::ToolError,
+        (Ok(_), Some(check::Answer::Error(code, reason))) => Failure::Error(*code, reason.clone()),
+        (Ok(_), None) => Failure::NoReply,
+    };
+    recorder.fail(failure, end);
     None
 }
 

@@ -188,9 +188,11 @@ pub async fn subscribe(
             |text| check.message(text, &mut thread.recorder.borrow_mut().totals.violations),
         )
         .await?;
-    match (response.status, check.broken().0) {
+    match (response.status, check.answer()) {
         (200, Some(check::Answer::Result)) => Ok(()),
-        (200, Some(check::Answer::Error(code, reason))) => Err(Failure::Error(code, reason)),
+        (200, Some(check::Answer::Error(code, reason))) => {
+            Err(Failure::Error(*code, reason.clone()))
+        }
         (200, _) => Err(Failure::NoReply),
         (status, _) => Err(Failure::Status(status)),
     }

@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     NoText,
     TwoReplies,
     NoReply,
+    /// The call is accepted, and that is all.
+    Accepted,
     /// The response does not come at all.
     Silence,
     NotJson,
@@ -206,6 +208,7 @@ impl World {
         match fault {
             Fault::TwoReplies => Some(("text/event-stream", None, event(&reply) + &event(&reply))),
             Fault::NoReply => Some(("text/event-stream", None, ": nothing\n\n".into())),
+            Fault::Accepted => Some(("application/json", None, String::new())),
             Fault::Silence => None,
             Fault::NotJson => Some(("application/json", None, "{".into())),
             _ => Some(("application/json", None, reply.to_string())),
