@@ -67,7 +67,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64, is_traced: bool) -> World {
-        let mut dice = Dice::new(seed);
+        World::with(seed, Dice::new(seed), is_traced)
+    }
+
+    pub(crate) fn with(seed: u64, mut dice: Dice, is_traced: bool) -> World {
         let settings = Settings::draw(seed, &mut dice);
         let moments = Moments::default();
         let shards = (0..settings.shards)
