@@ -6,7 +6,7 @@ use ringway::http::endpoint::Verdict;
 use ringway::http::response::Manner;
 use ringway::wire::version::Version;
 
-use crate::path::{Hub, Path};
+use crate::path::{Hub, LastHead, Path};
 use crate::server;
 
 /// Runs the case once more.
@@ -33,6 +33,14 @@ pub(crate) const ALL: &[Case] = &[
         warm_up: 100,
         runs: 400,
         begin: |path| call(path, result_of(200)),
+        check: |sent| expect_json(sent, &message_of(&result_of(200))),
+    },
+    Case {
+        name: "call_200_b_json_new_head",
+        hub: Hub::OnTheShard,
+        warm_up: 100,
+        runs: 400,
+        begin: call_with_new_heads,
         check: |sent| expect_json(sent, &message_of(&result_of(200))),
     },
     Case {
@@ -115,7 +123,7 @@ pub(crate) const ALL: &[Case] = &[
             expect_json(&answers[2..].concat(), &message(FIRST_ID, "{}"));
         },
     },
-    // A part of each call above: a client that sends the same head again saves it.
+    // The part of `call_200_b_json_new_head` that the other calls do not have.
     Case {
         name: "head_of_9_fields",
         hub: Hub::OnTheShard,
@@ -123,12 +131,11 @@ pub(crate) const ALL: &[Case] = &[
         runs: 400,
         begin: |path| {
             let session = path.open_session(Version::NEWEST);
-            let header = path.session_header(session);
-            let request = Request::new(&header, &call_body(200, ""));
+            let mut request = Request::new(&path.session_header(session), &call_body(200, ""));
             Box::new(move |_| {
-                let (head, body) = Path::read_head(&request.bytes);
+                request.heads.forget();
+                let (_, body) = request.heads.read(&request.bytes);
                 assert_eq!(body + 200, request.bytes.len());
-                drop(head);
             })
         },
         check: |sent| assert_eq!(sent, ""),
@@ -145,11 +152,12 @@ const BATCH: usize = 10;
 
 const STREAMS: usize = 100;
 
-/// A request's bytes, with an id that no earlier one had.
+/// The requests of a connection: the same bytes again and again, but for the ids.
 struct Request {
     bytes: Vec<u8>,
     ids: Vec<usize>,
     next: u64,
+    heads: LastHead,
 }
 
 impl Request {
@@ -167,16 +175,18 @@ impl Request {
             bytes: text.into_bytes(),
             ids,
             next: FIRST_ID,
+            heads: LastHead::default(),
         }
     }
 
-    fn next(&mut self) -> &[u8] {
+    /// Sends the next one.
+    fn post(&mut self, path: &mut Path, key: ConnectionKey) -> (Manner, Verdict) {
         for place in &self.ids {
             let digits = &mut self.bytes[*place..][..ID.len()];
             digits.copy_from_slice(itoa::Buffer::new().format(self.next).as_bytes());
             self.next += 1;
         }
-        &self.bytes
+        path.post(key, &mut self.heads, &self.bytes)
     }
 }
 
@@ -222,7 +232,7 @@ fn rests(path: &mut Path, key: ConnectionKey) {
 
 /// Sends a request whose answer is to come later.
 fn ask(path: &mut Path, key: ConnectionKey, request: &mut Request) -> Manner {
-    let (manner, verdict) = path.post(key, request.next());
+    let (manner, verdict) = request.post(path, key);
     assert!(matches!(verdict, Verdict::Call { .. }), "{verdict:?}");
     rests(path, key);
     path.gather();
@@ -245,15 +255,34 @@ fn take_response(path: &mut Path, key: ConnectionKey) {
     path.end(key);
 }
 
+/// A request that the server is asked for, from its bytes to those of its answer.
+fn answered_call(
+    path: &mut Path,
+    key: ConnectionKey,
+    request: &mut Request,
+    result: &str,
+    said: &mut Vec<u8>,
+) {
+    ask(path, key, request);
+    said.clear();
+    server::answer(&path.stdin, result, said);
+    path.hear(said);
+    take_response(path, key);
+}
+
 fn call(path: &mut Path, result: String) -> Run {
     let (key, mut request) = client(path, Version::NEWEST, &call_body(200, ""));
     let mut said = Vec::new();
+    Box::new(move |path| answered_call(path, key, &mut request, &result, &mut said))
+}
+
+fn call_with_new_heads(path: &mut Path) -> Run {
+    let (key, mut request) = client(path, Version::NEWEST, &call_body(200, ""));
+    let result = result_of(200);
+    let mut said = Vec::new();
     Box::new(move |path| {
-        ask(path, key, &mut request);
-        said.clear();
-        server::answer(&path.stdin, &result, &mut said);
-        path.hear(&said);
-        take_response(path, key);
+        request.heads.forget();
+        answered_call(path, key, &mut request, &result, &mut said);
     })
 }
 
@@ -294,7 +323,7 @@ fn batch(path: &mut Path) -> Run {
     let result = result_of(200);
     let mut said = Vec::new();
     Box::new(move |path| {
-        let (manner, verdict) = path.post(key, request.next());
+        let (manner, verdict) = request.post(path, key);
         let Verdict::Batch {
             mut ready,
             in_flight,
@@ -342,9 +371,9 @@ fn tell_streams(path: &mut Path, line: &str) -> Run {
             let key = path.connect();
             let mut request = Request::new(&header, &body);
             match place {
-                0 => subscribe(path, key, &mut request, &mut Vec::new()),
+                0 => answered_call(path, key, &mut request, "{}", &mut Vec::new()),
                 _ => {
-                    let (manner, verdict) = path.post(key, request.next());
+                    let (manner, verdict) = request.post(path, key);
                     answer_at_once(path, key, &manner, verdict);
                 }
             }
@@ -360,15 +389,6 @@ fn tell_streams(path: &mut Path, line: &str) -> Run {
             assert_eq!(path.run_stream(*session, *stream), 1);
         }
     })
-}
-
-/// A subscribe that the server is asked for.
-fn subscribe(path: &mut Path, key: ConnectionKey, request: &mut Request, said: &mut Vec<u8>) {
-    ask(path, key, request);
-    said.clear();
-    server::answer(&path.stdin, "{}", said);
-    path.hear(said);
-    take_response(path, key);
 }
 
 fn answer_at_once(path: &mut Path, key: ConnectionKey, manner: &Manner, verdict: Verdict) {
@@ -392,8 +412,8 @@ fn subscribe_and_unsubscribe(path: &mut Path) -> Run {
     let mut said = Vec::new();
     Box::new(move |path| {
         let [request, opposite] = &mut requests;
-        subscribe(path, key, request, &mut said);
-        let (manner, verdict) = path.post(key, opposite.next());
+        answered_call(path, key, request, "{}", &mut said);
+        let (manner, verdict) = opposite.post(path, key);
         answer_at_once(path, key, &manner, verdict);
         path.gather();
         said.clear();

@@ -195,18 +195,15 @@ impl Path {
         self.shard.open_connection().expect("there is room")
     }
 
-    /// What a connection does with a head that it has not seen before.
-    pub(crate) fn read_head(request: &[u8]) -> (Rc<Head>, usize) {
-        let extent = HeadGuard::new().advance(request).expect("a legal head");
-        let extent = extent.expect("a whole head");
-        let head = head::read(request, extent).expect("a head that can be used");
-        (Rc::new(head), extent.len)
-    }
-
-    /// A POST has come: what is to be answered, and how.
-    pub(crate) fn post(&mut self, key: ConnectionKey, request: &[u8]) -> (Manner, Verdict) {
+    /// A POST has come on a connection: what is to be answered, and how.
+    pub(crate) fn post(
+        &mut self,
+        key: ConnectionKey,
+        heads: &mut LastHead,
+        request: &[u8],
+    ) -> (Manner, Verdict) {
         let shard = &self.shard;
-        let (head, body) = Path::read_head(request);
+        let (head, body) = heads.read(request);
         shard.enter(key, Phase::Busy);
         let manner = Manner {
             http11: head.http11,
@@ -382,6 +379,32 @@ impl Path {
         self.hub.flush(&mut self.links);
         self.links.0[0].flush();
         self.take_letters();
+    }
+}
+
+/// The head that came last on a connection: the same bytes need neither guard nor
+/// decoder.
+#[derive(Default)]
+pub(crate) struct LastHead(Option<(Box<[u8]>, Rc<Head>)>);
+
+impl LastHead {
+    /// The head of a request, and where its body begins.
+    pub(crate) fn read(&mut self, request: &[u8]) -> (Rc<Head>, usize) {
+        if let Some((bytes, head)) = &self.0
+            && request.starts_with(bytes)
+        {
+            return (head.clone(), bytes.len());
+        }
+        let extent = HeadGuard::new().advance(request).expect("a legal head");
+        let extent = extent.expect("a whole head");
+        let head = head::read(request, extent).expect("a head that can be used");
+        let head = Rc::new(head);
+        self.0 = Some((request[..extent.len].into(), head.clone()));
+        (head, extent.len)
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.0 = None;
     }
 }
 

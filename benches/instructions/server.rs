@@ -1,6 +1,8 @@
 //! The server of the cases: it answers each request with a given result. It is
 //! counted with the rest, so it does no more than copy.
 
+use memchr::{memchr, memchr_iter};
+
 /// Its result of `initialize`.
 pub(crate) const HANDSHAKE: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true}},"serverInfo":{"name":"model","version":"1"}}"#;
 
@@ -8,12 +10,13 @@ pub(crate) const HANDSHAKE: &str = r#"{"protocolVersion":"2025-11-25","capabilit
 const REQUEST: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 
 /// The ids of the requests among these lines, as raw JSON.
-pub(crate) fn ids(stdin: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let lines = stdin.split_inclusive(|byte| *byte == b'\n');
-    lines.filter_map(|line| {
+fn ids(stdin: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut start = 0;
+    memchr_iter(b'\n', stdin).filter_map(move |end| {
+        let line = &stdin[start..end];
+        start = end + 1;
         let rest = line.strip_prefix(REQUEST)?;
-        let end = rest.iter().position(|byte| *byte == b',')?;
-        Some(&rest[..end])
+        Some(&rest[..memchr(b',', rest)?])
     })
 }
 
