@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::compare;
 use crate::engine::{self, News, NoLoad, Outcome};
-use crate::options::{Command, Common, Endpoint, Options, Scenario, Shape, Tool, Wrong};
+use crate::options::{Call, Command, Common, Endpoint, Options, Scenario, Shape, Tool, Wrong};
 use crate::record::{Slot, Window};
 use crate::report::{self, Report, live::Live};
 use crate::scenarios::Kind;
@@ -121,23 +121,11 @@ fn work(
     let with_uri = |text: &str, uri: &str| text.replace("{uri}", &json_inner(uri));
     let outcome = match scenario {
         Scenario::Call(call) => {
-            let kind = echo(
-                "arguments",
-                &call.tool,
-                &call.arguments,
-                call.payload,
-                !call.no_repeat,
-            )?;
+            let kind = kind_of(call)?;
             engine::run(&Calls { kind }, common, shape, profile, 0, on)
         }
         Scenario::Churn(call) => {
-            let kind = echo(
-                "arguments",
-                &call.tool,
-                &call.arguments,
-                call.payload,
-                !call.no_repeat,
-            )?;
+            let kind = kind_of(call)?;
             engine::run(&Churn { kind }, common, shape, profile, 0, on)
         }
         Scenario::Progress(progress) => {
@@ -212,6 +200,17 @@ fn work(
 fn json_inner(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
+}
+
+fn kind_of(call: &Call) -> Result<Kind, Wrong> {
+    let repeats = !call.no_repeat;
+    echo(
+        "arguments",
+        &call.tool,
+        &call.arguments,
+        call.payload,
+        repeats,
+    )
 }
 
 fn echo(

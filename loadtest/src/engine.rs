@@ -23,6 +23,9 @@ const RING_ENTRIES: u32 = 4096;
 
 /// How many pieces a run is cut into over time, at most.
 const SLOTS_MAX: u32 = 240;
+/// How long a lane waits when it gets no connection, so that a dead endpoint is not hammered.
+const AFTER_REFUSAL: Duration = Duration::from_millis(10);
+
 /// How often the threads' end is looked for.
 const LISTEN: Duration = Duration::from_millis(50);
 const SLOT_MIN: Duration = Duration::from_millis(100);
@@ -117,7 +120,11 @@ impl Lane {
             Some(connection) if connection.is_usable() => connection,
             unusable => {
                 *unusable = None;
-                let opened = Connection::open(&thread.profile.endpoint, &thread.deadlines).await?;
+                let opened = Connection::open(&thread.profile.endpoint, &thread.deadlines).await;
+                if opened.is_err() {
+                    monoio::time::sleep(AFTER_REFUSAL).await;
+                }
+                let opened = opened?;
                 thread.recorder.borrow_mut().totals.connections += 1;
                 unusable.insert(opened)
             }

@@ -22,6 +22,31 @@ const CURVES: [RGBColor; 6] = [
 
 type Fault = Box<dyn std::error::Error>;
 
+/// The look of a plot's axes.
+macro_rules! axes {
+    ($chart:expr) => {
+        $chart
+            .configure_mesh()
+            .bold_line_style(GREY)
+            .light_line_style(TRANSPARENT)
+            .axis_style(INK)
+            .label_style(("sans-serif", 15).into_font().color(&INK))
+    };
+}
+
+/// The look and the place of a plot's legend.
+macro_rules! legend {
+    ($chart:expr, $place:expr) => {
+        $chart
+            .configure_series_labels()
+            .position($place)
+            .background_style(WHITE.mix(0.8))
+            .border_style(GREY)
+            .label_font(("sans-serif", 15).into_font().color(&INK))
+            .draw()?
+    };
+}
+
 /// What a plot shows when it cannot be drawn.
 fn or_words(drawn: Result<String, Fault>) -> String {
     drawn.unwrap_or_else(|why| format!("<p>This plot could not be drawn: {why}</p>"))
@@ -60,15 +85,10 @@ pub fn quantiles(times: &[(&str, &Times)]) -> String {
                     (1.0..right * 1.05).log_scale(),
                     (low * 0.9..high * 1.2).log_scale(),
                 )?;
-            chart
-                .configure_mesh()
-                .bold_line_style(GREY)
-                .light_line_style(TRANSPARENT)
-                .axis_style(INK)
+            axes!(chart)
                 .x_desc("share of all that took no longer")
                 .x_label_formatter(&|x| quantile_name(*x))
                 .y_label_formatter(&|y| time(*y))
-                .label_style(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
             for (at, (name, times)) in times.iter().enumerate() {
                 let colour = CURVES[at % CURVES.len()];
@@ -83,13 +103,7 @@ pub fn quantiles(times: &[(&str, &Times)]) -> String {
                         PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
                     });
             }
-            chart
-                .configure_series_labels()
-                .position(SeriesLabelPosition::UpperLeft)
-                .background_style(WHITE.mix(0.8))
-                .border_style(GREY)
-                .label_font(("sans-serif", 15).into_font().color(&INK))
-                .draw()?;
+            legend!(chart, SeriesLabelPosition::UpperLeft);
             root.present()?;
         }
         Ok(svg)
@@ -113,15 +127,10 @@ pub fn rate(points: &[Point], unit: &str) -> String {
                 .x_label_area_size(36)
                 .y_label_area_size(72)
                 .build_cartesian_2d(0.0..end, 0.0..high * 1.1)?;
-            chart
-                .configure_mesh()
-                .bold_line_style(GREY)
-                .light_line_style(TRANSPARENT)
-                .axis_style(INK)
+            axes!(chart)
                 .x_desc("seconds")
                 .y_desc(format!("{unit} a second"))
                 .y_label_formatter(&|y| format!("{y:.0}"))
-                .label_style(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
             let line = points.iter().map(|point| (point.second, point.per_second));
             chart.draw_series(
@@ -156,14 +165,9 @@ pub fn times(points: &[Point]) -> String {
                 .x_label_area_size(36)
                 .y_label_area_size(72)
                 .build_cartesian_2d(0.0..end, (low * 0.8..high * 1.2).log_scale())?;
-            chart
-                .configure_mesh()
-                .bold_line_style(GREY)
-                .light_line_style(TRANSPARENT)
-                .axis_style(INK)
+            axes!(chart)
                 .x_desc("seconds")
                 .y_label_formatter(&|y| time(*y))
-                .label_style(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
             type Pick = fn(&Point) -> f64;
             let lines: [(&str, Pick, RGBColor); 3] = [
@@ -182,13 +186,7 @@ pub fn times(points: &[Point]) -> String {
                         PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
                     });
             }
-            chart
-                .configure_series_labels()
-                .position(SeriesLabelPosition::LowerRight)
-                .background_style(WHITE.mix(0.8))
-                .border_style(GREY)
-                .label_font(("sans-serif", 15).into_font().color(&INK))
-                .draw()?;
+            legend!(chart, SeriesLabelPosition::LowerRight);
             root.present()?;
         }
         Ok(svg)
@@ -217,16 +215,11 @@ pub fn bars(rows: &[(String, f64)], unit: &str) -> String {
                 .x_label_area_size(36)
                 .y_label_area_size(230)
                 .build_cartesian_2d((floor..high * 1.05).log_scale(), 0.0..rows.len() as f64)?;
-            chart
-                .configure_mesh()
+            axes!(chart)
                 .disable_y_mesh()
                 .y_labels(0)
-                .bold_line_style(GREY)
-                .light_line_style(TRANSPARENT)
-                .axis_style(INK)
                 .x_desc(unit)
                 .x_label_formatter(&|x| format!("{x:.0}"))
-                .label_style(("sans-serif", 15).into_font().color(&INK))
                 .draw()?;
             let font = ("sans-serif", 15).into_font().color(&INK);
             for (at, (name, value)) in rows.iter().enumerate() {

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::streams::{Resource, change, subscribe};
-use super::{Kind, call, join, request, settle};
+use super::{Kind, call, join, request, settle, turns};
 use crate::check::{self, Told};
 use crate::engine::{Crew, Lane, NoLoad, Thread, Work, Worker};
 use crate::nonce::Dice;
-use crate::pace::{Flag, Pacer, shut_down};
+use crate::pace::{Flag, shut_down};
 use crate::record::{Failure, Series};
 use crate::response::Body;
 use crate::session::Session;
@@ -147,37 +147,19 @@ impl Mixed {
     }
 
     async fn act(&self, thread: &Rc<Thread>, crew: &Arc<Crew>, actor: &mut Actor) {
-        let window = thread.window();
-        let pacer = thread
-            .common
-            .rate
-            .map(|rate| (rate, Pacer::new(thread.is_uring)));
-        let Some((rate, Ok(mut pacer))) = pacer else {
-            while !thread.over.is_set() {
-                self.turn(thread, crew, actor, Instant::now()).await;
-            }
-            return;
-        };
-        for turn in 0u64.. {
-            #[expect(clippy::cast_precision_loss, reason = "turns stay far below 2^52")]
-            let after = (turn as f64 * f64::from(thread.shape.workers)
-                + f64::from(actor.worker.number))
-                / rate;
-            let intended = window.start + Duration::from_secs_f64(after);
-            if intended >= window.to {
-                return;
-            }
-            pacer.until(intended).await;
-            self.turn(thread, crew, actor, intended).await;
-        }
+        let number = actor.worker.number;
+        turns(thread, number, async |start| {
+            self.turn(thread, crew, actor, start).await;
+        })
+        .await;
     }
 
     async fn turn(&self, thread: &Rc<Thread>, crew: &Arc<Crew>, actor: &mut Actor, start: Instant) {
         let chance = actor.dice.below(1_000);
         let lane = actor.worker.lane();
         match chance {
-            0..100 => request(thread, lane, "ping", "{}").await,
-            100..150 => request(thread, lane, "tools/list", "{}").await,
+            0..100 => request(thread, lane, "ping", "{}", start).await,
+            100..150 => request(thread, lane, "tools/list", "{}", start).await,
             150..300 => match &self.slow {
                 Some(slow) => call(thread, lane, slow, start).await,
                 None => call(thread, lane, &self.echo, start).await,
@@ -196,30 +178,40 @@ impl Mixed {
             400..410 if self.is_storm => self.renew(thread, crew, actor).await,
             _ => call(thread, lane, &self.echo, start).await,
         }
-        if actor
-            .worker
-            .lanes
-            .iter()
-            .all(|lane| lane.connection.is_none())
-            && !self.is_storm
-        {
-            monoio::time::sleep(Duration::from_millis(10)).await;
-        }
     }
 
-    /// A call whose client is gone before its answer comes.
-    async fn vanish(&self, thread: &Thread, actor: &mut Actor) {
+    /// A call that is sent and not yet read. `None`: it could not be sent, which is told.
+    async fn begin(
+        &self,
+        thread: &Thread,
+        lane: &mut Lane,
+    ) -> Option<(check::Call, u64, Rc<Session>)> {
         let kind = self.slow.as_ref().unwrap_or(&self.echo);
-        let lane = actor.worker.lane();
         let session = lane.session();
         let (id, nonce) = session.next();
         let has_token = kind.progress.is_some();
         let sent = lane
             .send(thread, |out, body| {
-                session.call(out, body, &kind.tool, id, nonce, has_token)
+                session.call(out, body, &kind.tool, id, nonce, has_token);
             })
             .await;
-        if sent.is_ok() {
+        match sent {
+            Ok(()) => Some((
+                check::Call::new(id, nonce, kind.repeats, has_token),
+                id,
+                session,
+            )),
+            Err(failure) => {
+                thread.fail(failure);
+                None
+            }
+        }
+    }
+
+    /// A call whose client is gone before its answer comes.
+    async fn vanish(&self, thread: &Thread, actor: &mut Actor) {
+        let lane = actor.worker.lane();
+        if self.begin(thread, lane).await.is_some() {
             monoio::time::sleep(Duration::from_millis(actor.dice.below(4))).await;
         }
         if let Some(mut connection) = lane.connection.take() {
@@ -230,7 +222,6 @@ impl Mixed {
 
     /// A call that its client cancels. It may have been answered before.
     async fn cancel(&self, thread: &Thread, actor: &mut Actor) {
-        let kind = self.slow.as_ref().unwrap_or(&self.echo);
         let Actor {
             worker,
             spare,
@@ -238,20 +229,10 @@ impl Mixed {
             ..
         } = actor;
         let lane = worker.lane();
-        let session = lane.session();
-        let (id, nonce) = session.next();
-        let has_token = kind.progress.is_some();
-        let mut check = check::Call::new(id, nonce, kind.repeats, has_token);
         let start = Instant::now();
-        let sent = lane
-            .send(thread, |out, body| {
-                session.call(out, body, &kind.tool, id, nonce, has_token)
-            })
-            .await;
-        if let Err(failure) = sent {
-            thread.fail(failure);
+        let Some((mut check, id, session)) = self.begin(thread, lane).await else {
             return;
-        }
+        };
         monoio::time::sleep(Duration::from_millis(dice.below(4))).await;
         let params = format!(r#"{{"requestId":{id}}}"#);
         let said = spare
@@ -282,23 +263,12 @@ impl Mixed {
 
     /// A call whose client does not read for a while.
     async fn read_late(&self, thread: &Thread, actor: &mut Actor) {
-        let kind = self.slow.as_ref().unwrap_or(&self.echo);
         let Actor { worker, dice, .. } = actor;
         let lane = worker.lane();
-        let session = lane.session();
-        let (id, nonce) = session.next();
-        let has_token = kind.progress.is_some();
-        let mut check = check::Call::new(id, nonce, kind.repeats, has_token);
         let start = Instant::now();
-        let sent = lane
-            .send(thread, |out, body| {
-                session.call(out, body, &kind.tool, id, nonce, has_token)
-            })
-            .await;
-        if let Err(failure) = sent {
-            thread.fail(failure);
+        let Some((mut check, ..)) = self.begin(thread, lane).await else {
             return;
-        }
+        };
         monoio::time::sleep(Duration::from_millis(50 + dice.below(200))).await;
         let response = lane
             .receive(thread, |text| {

@@ -5,14 +5,17 @@ pub mod churn;
 pub mod mixed;
 pub mod streams;
 
-use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::check;
 use crate::connection::Response;
 use crate::engine::{Lane, Thread};
 use crate::options::Tool;
+use crate::pace::Pacer;
 use crate::record::{Failure, Series};
+
+/// From when on a start counts as late.
+const LATE: Duration = Duration::from_millis(1);
 
 /// A kind of call.
 #[derive(Clone, Debug)]
@@ -95,6 +98,37 @@ pub fn settle(
     None
 }
 
+/// Takes one turn after another until the load is over; each is told when it began. In a closed loop that is when the
+/// last one had ended. In an open loop each worker has its share of a grid of starts over the whole run; a late one
+/// begins at once, and is told when it was to begin.
+pub async fn turns(thread: &Thread, number: u32, mut turn: impl AsyncFnMut(Instant)) {
+    let Some(rate) = thread.common.rate else {
+        while !thread.over.is_set() {
+            turn(Instant::now()).await;
+        }
+        return;
+    };
+    let Ok(mut pacer) = Pacer::new(thread.is_uring) else {
+        return;
+    };
+    let window = thread.window();
+    let workers = f64::from(thread.shape.workers);
+    for count in 0u64.. {
+        #[expect(clippy::cast_precision_loss, reason = "turns stay far below 2^52")]
+        let after = (count as f64 * workers + f64::from(number)) / rate;
+        let intended = window.start + Duration::from_secs_f64(after);
+        // Far behind the end there is nothing more to learn.
+        if intended >= window.to || window.to.elapsed() > thread.common.timeout {
+            return;
+        }
+        pacer.until(intended).await;
+        if intended.elapsed() > LATE {
+            thread.recorder.borrow_mut().totals.late += 1;
+        }
+        turn(intended).await;
+    }
+}
+
 /// Waits for all tasks of a thread.
 pub async fn join<T: 'static>(tasks: Vec<monoio::task::JoinHandle<T>>) -> Vec<T> {
     let mut done = Vec::with_capacity(tasks.len());
@@ -105,11 +139,10 @@ pub async fn join<T: 'static>(tasks: Vec<monoio::task::JoinHandle<T>>) -> Vec<T>
 }
 
 /// A request without a tool (`ping`, `tools/list`), judged like a call.
-pub async fn request(thread: &Rc<Thread>, lane: &mut Lane, method: &str, params: &str) {
+pub async fn request(thread: &Thread, lane: &mut Lane, method: &str, params: &str, start: Instant) {
     let session = lane.session();
     let (id, nonce) = session.next();
     let mut check = check::Call::new(id, nonce, false, false);
-    let start = Instant::now();
     let response = lane
         .exchange(
             thread,
