@@ -135,7 +135,7 @@ fn bench_scan_kinds(criterion: &mut Criterion) {
         });
     }
     let (_, request) = KINDS[0];
-    let text = format!("[{}]", vec![request; 10].join(",")).into_bytes();
+    let text = format!("[{}]", [request; 10].join(",")).into_bytes();
     group.throughput(Throughput::Bytes(text.len() as u64));
     group.bench_function("batch of 10 requests", |bencher| {
         bencher.iter(|| {

@@ -86,7 +86,7 @@ pub(crate) const ALL: &[Case] = &[
         name: "update_to_100_streams",
         hub: Hub::OnTheShard,
         warm_up: 20,
-        runs: 40,
+        runs: 100,
         begin: |path| {
             let line = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"model://thing/7"}}"#;
             tell_streams(path, line)
@@ -100,7 +100,7 @@ pub(crate) const ALL: &[Case] = &[
         name: "list_changed_to_100_streams",
         hub: Hub::OnTheShard,
         warm_up: 20,
-        runs: 40,
+        runs: 100,
         begin: |path| {
             let line = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"more":1}}"#;
             tell_streams(path, line)
