@@ -360,8 +360,10 @@ impl Running {
         let _ = kill_process_group(group, Signal::TERM);
         let deadline = Instant::now() + END;
         // Its orphans become ours, so all that it has started is below us.
-        while !watch::below(std::process::id()).is_empty() && Instant::now() < deadline {
-            let _ = self.child.try_wait();
+        let is_there = |child: &mut Child| {
+            matches!(child.try_wait(), Ok(None)) || !watch::below(std::process::id()).is_empty()
+        };
+        while is_there(&mut self.child) && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
         if matches!(self.child.try_wait(), Ok(None)) {
@@ -455,7 +457,7 @@ pub fn table(compare: &Compare, rows: &[Row]) -> String {
     // Writing to a vector cannot fail.
     let _ = writeln!(
         out,
-        "`tools/call` with {} bytes of text, {} in flight, {:?} measured after {:?}, {} rounds in turn; medians, and of the \
+        "`tools/call` with {} bytes of text, {} in flight, {:?} measured after {:?}, {} rounds in turn; the middle of the rounds, and of the \
          calls a second the least and the most. Wrong answers are not counted as calls.\n",
         compare.payload, compare.concurrency, compare.duration, compare.warmup, compare.rounds
     );
@@ -465,7 +467,7 @@ pub fn table(compare: &Compare, rows: &[Row]) -> String {
     let base = rows.first().map_or("", |row| row.name.as_str());
     let _ = writeln!(
         out,
-        "| gateway | calls/s | {base} does | p50 | p99 | CPU a call, us | of {base}'s | memory, MiB | children | answers |"
+        "| gateway | calls/s | {base} does more by | p50 | p99 | CPU a call, us | more than {base} by | memory, MiB | processes below it | answers |"
     );
     let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|");
     for row in rows {

@@ -216,7 +216,6 @@ impl Thread {
         if !session.has_id {
             return Ok(());
         }
-        let start = Instant::now();
         let response = lane
             .exchange(
                 self,
@@ -225,12 +224,7 @@ impl Thread {
             )
             .await?;
         match response.status {
-            200..=299 => {
-                self.recorder
-                    .borrow_mut()
-                    .time(Series::Delete, start, Instant::now());
-                Ok(())
-            }
+            200..=299 => Ok(()),
             // A server may keep its sessions.
             405 => Ok(()),
             status => Err(Failure::Status(status)),

@@ -122,7 +122,7 @@ pub struct Common {
     /// What chance begins with, so that a run can be made again [default: another one each time].
     #[arg(long)]
     pub seed: Option<u64>,
-    /// epoll or io_uring [default: io_uring where the kernel allows it].
+    /// What the load runs on; auto is io_uring where the kernel allows it.
     #[arg(long, value_enum, default_value_t = Driver::Auto)]
     pub driver: Driver,
     /// A process whose CPU time and memory are told, its children apart.
@@ -161,7 +161,7 @@ pub struct Call {
     /// The tool. Its result must repeat {nonce}, if the arguments have it.
     #[arg(long, default_value = "echo")]
     pub tool: String,
-    /// Its arguments, JSON with places: {nonce} is different in each call, {padding} fills it up to --payload, {n}
+    /// Its arguments, JSON with places: {nonce} is different in each call, {padding} fills it up to --payload, {count}
     /// counts the calls of a session.
     #[arg(long, default_value = r#"{"message":"{nonce}{padding}"}"#)]
     pub arguments: String,
@@ -251,7 +251,7 @@ pub struct MixedTools {
 pub struct Compare {
     /// The gateways, TOML: see loadtest/peers.toml. Paths in it are as seen from its folder.
     pub file: PathBuf,
-    /// Only these, in this order; the first one is what the others are compared with.
+    /// Only these, by comma, in this order; the first one is what the others are compared with.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
     /// Turns of each gateway.

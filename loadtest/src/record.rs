@@ -13,6 +13,8 @@ use crate::check::Violations;
 pub enum Series {
     /// From the start of a call (in an open loop: its intended start) to its reply.
     Call,
+    /// The same of a request without a tool: a ping, a list.
+    Request,
     /// From a trigger to an event on a stream.
     Delivery,
     /// The `initialize` request.
@@ -29,6 +31,7 @@ impl fmt::Display for Series {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Series::Call => "call",
+            Series::Request => "other request",
             Series::Delivery => "delivery",
             Series::Initialize => "initialize",
             Series::Delete => "delete",

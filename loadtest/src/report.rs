@@ -136,8 +136,9 @@ impl Report {
             Scenario::Idle(_) => ("streams", outcome.streams),
             _ => (unit, totals.count(series)),
         };
-        let each = |cpu: std::time::Duration| {
-            cpu.as_secs_f64() * 1e6 / ((done + totals.wrong).max(1) as f64)
+        let each = |cpu: std::time::Duration| match done + totals.wrong {
+            0 => 0.0,
+            count => cpu.as_secs_f64() * 1e6 / count as f64,
         };
         let slot = window.slot.as_secs_f64();
         let whole = slots
@@ -208,6 +209,17 @@ impl Report {
                     children_resident_peak: watched.children_resident_peak,
                 }
             }),
+        }
+    }
+
+    /// What the load was like, in words.
+    pub fn loop_kind(&self) -> String {
+        match (self.scenario, self.rate) {
+            ("idle", _) => "no calls".into(),
+            ("fanout", None) => "one change when the last was told".into(),
+            ("fanout", Some(rate)) => format!("{rate} changes a second at most"),
+            (_, Some(rate)) => format!("open loop at {rate}/s"),
+            (_, None) => format!("closed loop, {} in flight", self.concurrency),
         }
     }
 

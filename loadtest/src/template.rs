@@ -10,7 +10,7 @@ enum Part {
     Nonce,
     /// `{padding}`: so many letters that nonce and padding have the payload's size.
     Padding,
-    /// `{n}`: the number of the call in its session.
+    /// `{count}`: the number of the call in its session.
     Number,
 }
 
@@ -37,7 +37,7 @@ impl Template {
         const PLACES: [(&str, Part); 3] = [
             ("{nonce}", Part::Nonce),
             ("{padding}", Part::Padding),
-            ("{n}", Part::Number),
+            ("{count}", Part::Number),
         ];
         loop {
             let next = PLACES
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn places_are_filled() {
         let template = Template::new(
-            r#"{"message":"{nonce}{padding}","step":{n}}"#,
+            r#"{"message":"{nonce}{padding}","step":{count}}"#,
             NONCE_BYTES + 3,
         )
         .expect("good");
@@ -112,7 +112,7 @@ mod tests {
         );
         assert!(template.has_nonce());
         assert!(!Template::new("{}", 0).expect("an object").has_nonce());
-        assert!(Template::new("[{n}]", 0).is_err());
+        assert!(Template::new("[{count}]", 0).is_err());
         assert!(Template::new(r#"{"a":{nonce}}"#, 0).is_err());
     }
 }

@@ -232,7 +232,7 @@ def print_table(table, drivers):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Clients that others have made, against Ringway.")
     parser.add_argument("--driver", choices=("uring", "epoll"), help="the gateway's I/O driver; else they alternate")
     parser.add_argument("--response-mode", choices=("auto", "json", "sse"), default="auto", help="the gateway's flag")
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"of: {', '.join(CLIENTS)}; else all")
@@ -245,6 +245,8 @@ def main():
         sys.exit(f"steps left out of no client, or of none that may be: {strange}")
     if unknown := [client for client in options.clients if client not in CLIENTS]:
         parser.error(f"no such client: {', '.join(unknown)}")
+    if not GATEWAY.exists():
+        sys.exit(f"no gateway at {GATEWAY}: build it or set RINGWAY_BIN")
     # A stopped runner ends what it started.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))

@@ -489,6 +489,6 @@ SERVERS = {
 
 def missing():
     """What is not there that the servers need, if anything."""
-    needed = [(path, f"{path}: run {HERE / 'install'}") for path in (PYTHON, RMCP, str(HERE / "node_modules"))]
-    wrong = [what for path, what in needed if not Path(path).exists()]
+    needed = [path for path in (PYTHON, RMCP, str(HERE / "node_modules")) if not Path(path).exists()]
+    wrong = [f"{', '.join(map(str, needed))}: run {HERE / 'install'}"] if needed else []
     return wrong + [f"the command {name}" for name in ("node", "git") if not shutil.which(name)]

@@ -52,16 +52,12 @@ pub fn frame(title: &str, body: &str) -> String {
 pub fn page(report: &Report) -> String {
     let mut out = String::new();
     let title = format!("{} load on {}", report.scenario, report.url);
-    let loop_kind = match report.rate {
-        Some(rate) => format!("open loop at {rate} a second"),
-        None => "closed loop".into(),
-    };
+    let loop_kind = report.loop_kind();
     say!(out, "<h1>{}</h1>", escape(&title));
     say!(
         out,
-        "<p class=\"sub\">{} UTC, {loop_kind}, {} in flight, connections: {}, sessions: {}, threads: {}, {}, MCP {}, seed {}; {}</p>",
+        "<p class=\"sub\">{} UTC, {loop_kind}, connections: {}, sessions: {}, threads: {}, {}, MCP {}, seed {}; {}</p>",
         escape(&report.started),
-        report.concurrency,
         report.connections,
         report.sessions,
         report.threads,

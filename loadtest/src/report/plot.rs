@@ -164,7 +164,7 @@ pub fn times(points: &[Point]) -> String {
                 .margin(10)
                 .x_label_area_size(36)
                 .y_label_area_size(72)
-                .build_cartesian_2d(0.0..end, (low * 0.8..high * 1.2).log_scale())?;
+                .build_cartesian_2d(0.0..end, (low * 0.8..high * 8.0).log_scale())?;
             axes!(chart)
                 .x_desc("seconds")
                 .y_label_formatter(&|y| time(*y))
@@ -186,7 +186,7 @@ pub fn times(points: &[Point]) -> String {
                         PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
                     });
             }
-            legend!(chart, SeriesLabelPosition::LowerRight);
+            legend!(chart, SeriesLabelPosition::UpperRight);
             root.present()?;
         }
         Ok(svg)

@@ -25,16 +25,12 @@ macro_rules! say {
 /// A page of text.
 pub fn summary(report: &Report) -> String {
     let mut out = String::new();
-    let loop_kind = match report.rate {
-        Some(rate) => format!("open loop at {rate}/s"),
-        None => "closed loop".into(),
-    };
+    let loop_kind = report.loop_kind();
     say!(
         out,
-        "{} {}, {loop_kind}: {} in flight, connections: {}, sessions: {}, threads: {}, {}, {}",
+        "{} {}, {loop_kind}, connections: {}, sessions: {}, threads: {}, {}, {}",
         report.scenario,
         report.url,
-        report.concurrency,
         report.connections,
         report.sessions,
         report.threads,
@@ -66,7 +62,7 @@ pub fn summary(report: &Report) -> String {
     if report.late > 0 {
         say!(
             out,
-            "{} calls began over a millisecond late: more connections, or less rate",
+            "{} calls began over a millisecond late: more connections, a lower rate, or a machine with less to do",
             report.late
         );
     }

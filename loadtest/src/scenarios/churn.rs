@@ -51,11 +51,14 @@ async fn round(thread: &Thread, lane: &mut Lane, kind: &Kind) {
     };
     lane.sessions = vec![Rc::clone(&session)];
     call(thread, lane, kind, Instant::now()).await;
+    let closing = Instant::now();
     match thread.close_session(lane, &session).await {
-        Ok(()) => thread
-            .recorder
-            .borrow_mut()
-            .time(Series::Session, start, Instant::now()),
+        Ok(()) => {
+            let end = Instant::now();
+            let mut recorder = thread.recorder.borrow_mut();
+            recorder.time(Series::Delete, closing, end);
+            recorder.time(Series::Session, start, end);
+        }
         Err(failure) => thread.fail(failure),
     }
 }

@@ -150,5 +150,5 @@ pub async fn request(thread: &Thread, lane: &mut Lane, method: &str, params: &st
             |text| check.message(text, &mut thread.recorder.borrow_mut().totals.violations),
         )
         .await;
-    settle(thread, &response, check, start, Some(Series::Call));
+    settle(thread, &response, check, start, Some(Series::Request));
 }

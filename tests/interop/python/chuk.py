@@ -204,7 +204,7 @@ async def drive(main, steps):
 
 async def run(steps):
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             connection = connect()
             main = await connection.__aenter__()
     except Exception as error:
