@@ -24,7 +24,7 @@ pub enum Violation {
     LostReply,
     /// A second reply to one call.
     DoubledReply,
-    /// A reply from which the call's nonce is gone.
+    /// A reply in which the call's nonce, or the padding behind it, is not as it was sent.
     AlteredAnswer,
     /// Progress that does not go up.
     ProgressOrder,
@@ -135,11 +135,12 @@ pub enum Answer {
 
 /// Watches the response to one call.
 #[derive(Debug)]
-pub struct Call {
+pub struct Call<'a> {
     id: u64,
     nonce: Nonce,
-    /// The reply must repeat the nonce.
+    /// The reply must repeat the nonce, with this behind it.
     repeats: bool,
+    padding: &'a str,
     /// The call's progress token is its id.
     has_token: bool,
     progress: f64,
@@ -148,18 +149,24 @@ pub struct Call {
     is_wrong: bool,
 }
 
-impl Call {
-    pub fn new(id: u64, nonce: Nonce, repeats: bool, has_token: bool) -> Call {
+impl<'a> Call<'a> {
+    pub fn new(id: u64, nonce: Nonce, repeats: bool, has_token: bool) -> Call<'a> {
         Call {
             id,
             nonce,
             repeats,
+            padding: "",
             has_token,
             progress: f64::NEG_INFINITY,
             steps: 0,
             answer: None,
             is_wrong: false,
         }
+    }
+
+    /// What follows the nonce in the call's arguments, and must follow it in the reply.
+    pub fn with_padding(self, padding: &'a str) -> Call<'a> {
+        Call { padding, ..self }
     }
 
     fn expected(&self) -> String {
@@ -180,13 +187,13 @@ impl Call {
 
     fn judge(&mut self, text: &[u8], violations: &mut Violations) {
         let mut is_own = false;
-        nonce::find(text, |found| {
+        nonce::find(text, |found, rest| {
             if found.session != self.nonce.session {
                 violations.add(Violation::ForeignAnswer, self.expected(), text);
             } else if found.call != self.nonce.call {
                 violations.add(Violation::CrossedAnswer, self.expected(), text);
             } else {
-                is_own = true;
+                is_own |= rest.starts_with(self.padding.as_bytes());
             }
         });
         match message::read(text) {
@@ -299,7 +306,7 @@ impl Told {
         text: &'a [u8],
         violations: &mut Violations,
     ) -> Option<std::borrow::Cow<'a, str>> {
-        nonce::find(text, |found| {
+        nonce::find(text, |found, _| {
             if found.session != self.session {
                 violations.add(
                     Violation::ForeignAnswer,

@@ -223,6 +223,7 @@ fn echo(
     let tool = Tool::new(flag, tool, arguments, payload)?;
     let repeats = repeats && tool.arguments.has_nonce();
     Ok(Kind {
+        padding: tool.arguments.padding().into(),
         tool,
         repeats,
         progress: None,
@@ -236,6 +237,7 @@ fn slow(flag: &'static str, tool: &str, arguments: &str, events: u64) -> Result<
     Ok(Kind {
         tool,
         repeats: false,
+        padding: "".into(),
         progress: Some(expected),
     })
 }

@@ -128,6 +128,8 @@ impl Row {
             words.push(format!("**{} wrong**", self.wrong()));
         } else if self.has_violations() {
             words.push("**wrong ones**".into());
+        } else if self.sum(|report| report.done) == 0 {
+            words.push("none".into());
         } else {
             words.push("right".into());
         }
@@ -206,10 +208,9 @@ pub fn main(compare: &Compare) -> ExitCode {
     }
     if rows.first().is_some_and(Row::has_violations) {
         ExitCode::from(1)
-    } else if rows
-        .iter()
-        .any(|row| row.rounds.len() < compare.rounds as usize)
-    {
+    } else if rows.iter().any(|row| {
+        row.rounds.len() < compare.rounds as usize || row.rounds.iter().any(Report::is_empty)
+    }) {
         ExitCode::from(3)
     } else {
         ExitCode::SUCCESS

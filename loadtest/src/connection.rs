@@ -119,6 +119,8 @@ impl Connection {
                 if events.waiting() > EVENT_BYTES_MAX {
                     return Err(self.broken("an event without end"));
                 }
+            } else if body.len() > EVENT_BYTES_MAX {
+                return Err(self.broken("a body without end"));
             }
             if reader.is_done() {
                 break;

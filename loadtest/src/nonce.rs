@@ -27,11 +27,11 @@ impl fmt::Display for Nonce {
     }
 }
 
-/// Calls `on` with every nonce in a text.
-pub fn find(text: &[u8], mut on: impl FnMut(Nonce)) {
+/// Calls `on` with every nonce in a text, and with what follows it.
+pub fn find<'a>(text: &'a [u8], mut on: impl FnMut(Nonce, &'a [u8])) {
     for at in FINDER.find_iter(text) {
         if let Some(nonce) = text.get(at..at + NONCE_BYTES).and_then(read) {
-            on(nonce);
+            on(nonce, &text[at + NONCE_BYTES..]);
         }
     }
 }
@@ -95,7 +95,7 @@ mod tests {
             &one.to_string()[..20]
         );
         let mut found = Vec::new();
-        find(text.as_bytes(), |nonce| found.push(nonce));
+        find(text.as_bytes(), |nonce, _| found.push(nonce));
         assert_eq!(found, [one, two]);
         assert_eq!(one.to_string().len(), NONCE_BYTES);
     }

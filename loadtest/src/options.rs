@@ -102,7 +102,7 @@ pub struct Common {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
     /// Cores to pin the threads to, like 0,2 [default: not pinned].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = core)]
     pub pin: Vec<usize>,
     /// A header field of every request, 'Name: value'; may be repeated.
     #[arg(long = "header", value_parser = header)]
@@ -165,8 +165,8 @@ pub struct Call {
     /// counts the calls of a session.
     #[arg(long, default_value = r#"{"message":"{nonce}{padding}"}"#)]
     pub arguments: String,
-    /// Size of {nonce} and {padding} together, bytes.
-    #[arg(long, default_value_t = 100)]
+    /// Size of {nonce} and {padding} together, bytes, at most 64 MiB.
+    #[arg(long, default_value_t = 100, value_parser = payload)]
     pub payload: usize,
     /// The result need not repeat {nonce}. Foreign nonces in it are found all the same.
     #[arg(long)]
@@ -223,8 +223,8 @@ pub struct MixedTools {
     /// Its arguments, as for `call`.
     #[arg(long, default_value = r#"{"message":"{nonce}{padding}"}"#)]
     pub arguments: String,
-    /// Size of {nonce} and {padding} together, bytes.
-    #[arg(long, default_value_t = 100)]
+    /// Size of {nonce} and {padding} together, bytes, at most 64 MiB.
+    #[arg(long, default_value_t = 100, value_parser = payload)]
     pub payload: usize,
     /// The tool that reports progress; empty: none.
     #[arg(long, default_value = "slow")]
@@ -278,8 +278,8 @@ pub struct Compare {
     /// Its arguments, as for `call`.
     #[arg(long, default_value = r#"{"message":"{nonce}{padding}"}"#)]
     pub arguments: String,
-    /// Size of {nonce} and {padding} together, bytes.
-    #[arg(long, default_value_t = 100)]
+    /// Size of {nonce} and {padding} together, bytes, at most 64 MiB.
+    #[arg(long, default_value_t = 100, value_parser = payload)]
     pub payload: usize,
     /// The protocol version that is asked for.
     #[arg(long, default_value = "2025-06-18")]
@@ -320,6 +320,20 @@ impl Compare {
     }
 }
 
+fn core(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(core) if core < rustix::thread::CpuSet::MAX_CPU => Ok(core),
+        _ => Err("no core has this number".into()),
+    }
+}
+
+fn payload(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(bytes) if bytes <= 64 << 20 => Ok(bytes),
+        _ => Err("a number of bytes up to 67108864".into()),
+    }
+}
+
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("a header is 'Name: value'")?;
     let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
@@ -350,7 +364,7 @@ pub enum Wrong {
     FewSessions(u32, u32),
     #[error("--{0} must be at least 1")]
     None(&'static str),
-    #[error("--rate must be over 0")]
+    #[error("--rate must be from 0.001 to 1,000,000,000")]
     Rate,
     #[error("--duration must be over 0")]
     Duration,
@@ -427,10 +441,7 @@ impl Common {
         if sessions == 0 {
             return Err(Wrong::None("sessions"));
         }
-        if self
-            .rate
-            .is_some_and(|rate| !(rate > 0.0 && rate.is_finite()))
-        {
+        if self.rate.is_some_and(|rate| !(1e-3..=1e9).contains(&rate)) {
             return Err(Wrong::Rate);
         }
         if self.duration.is_zero() {

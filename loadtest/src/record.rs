@@ -41,6 +41,9 @@ impl fmt::Display for Series {
     }
 }
 
+/// Most kinds of failure that are told apart: a server may put anything into its errors.
+const KINDS_MAX: usize = 100;
+
 /// Why something was not answered with a result.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Failure {
@@ -66,6 +69,8 @@ pub enum Failure {
     LostProgress,
     /// A stream ended by itself.
     StreamEnded,
+    /// Of more kinds than are told apart.
+    More,
 }
 
 impl fmt::Display for Failure {
@@ -83,6 +88,7 @@ impl fmt::Display for Failure {
             Failure::NotTold => f.write_str("change not told"),
             Failure::LostProgress => f.write_str("progress missing"),
             Failure::StreamEnded => f.write_str("stream ended"),
+            Failure::More => f.write_str("of other kinds"),
         }
     }
 }
@@ -256,7 +262,10 @@ impl<S: FnMut(Slot)> Recorder<S> {
         if end < self.window.from {
             return;
         }
-        *self.totals.failures.entry(failure).or_default() += 1;
+        let failures = &mut self.totals.failures;
+        let is_new = failures.len() >= KINDS_MAX && !failures.contains_key(&failure);
+        let kind = if is_new { Failure::More } else { failure };
+        *failures.entry(kind).or_default() += 1;
         self.slot(end).failed += 1;
     }
 

@@ -1,7 +1,7 @@
 //! Server-sent events, read as the HTML standard says, as far as MCP uses them: the data of each event.
 
 /// Longest event that is kept, bytes.
-pub const EVENT_BYTES_MAX: usize = 256 * 1024 * 1024;
+pub const EVENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Gathers events from the bytes of a stream, however they are cut.
 #[derive(Debug, Default)]
@@ -9,6 +9,7 @@ pub struct Events {
     line: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
+    has_begun: bool,
     /// The last line ended in a carriage return, whose line feed may follow.
     after_return: bool,
 }
@@ -16,6 +17,11 @@ pub struct Events {
 impl Events {
     /// Calls `on` with the data of each event that ends in `bytes`.
     pub fn feed(&mut self, mut bytes: &[u8], mut on: impl FnMut(&[u8])) {
+        if !self.has_begun && !bytes.is_empty() {
+            self.has_begun = true;
+            // A byte order mark; one that is cut in two is not looked for.
+            bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+        }
         if self.after_return && bytes.first() == Some(&b'\n') {
             bytes = &bytes[1..];
         }
@@ -48,7 +54,10 @@ impl Events {
     fn line(&mut self, line: &[u8], on: &mut impl FnMut(&[u8])) {
         if line.is_empty() {
             if self.has_data {
-                on(&self.data);
+                // An event with an id alone says from where to go on, and nothing else.
+                if !self.data.is_empty() {
+                    on(&self.data);
+                }
                 self.data.clear();
                 self.has_data = false;
             }
@@ -104,6 +113,7 @@ mod tests {
     #[test]
     fn event_without_data_is_none() {
         assert!(events(b"event: message\nid: 1\n\n: x\n\n", 100).is_empty());
-        assert_eq!(events(b"data\n\ndata:\n\n", 100), ["", ""]);
+        assert!(events(b"data\n\nid: 1\ndata:\n\n", 100).is_empty());
+        assert_eq!(events(b"\xef\xbb\xbfdata: x\n\n", 100), ["x"]);
     }
 }

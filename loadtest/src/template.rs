@@ -83,6 +83,16 @@ impl Template {
         }
     }
 
+    /// What stands right behind the nonce and is padding.
+    pub fn padding(&self) -> &str {
+        let mut parts = self.parts.windows(3);
+        // Between two places stands a text, which may be empty.
+        match parts.any(|three| matches!(three, [Part::Nonce, Part::Text(text), Part::Padding] if text.is_empty())) {
+            true => &self.padding,
+            false => "",
+        }
+    }
+
     /// True when each answer can be told from any other by what it repeats.
     pub fn has_nonce(&self) -> bool {
         self.parts.contains(&Part::Nonce)
@@ -111,6 +121,13 @@ mod tests {
             format!(r#"{{"message":"{nonce}xxx","step":12}}"#)
         );
         assert!(template.has_nonce());
+        assert_eq!(template.padding(), "xxx");
+        assert_eq!(
+            Template::new(r#"{"a":"{padding}{nonce}"}"#, 99)
+                .expect("good")
+                .padding(),
+            ""
+        );
         assert!(!Template::new("{}", 0).expect("an object").has_nonce());
         assert!(Template::new("[{count}]", 0).is_err());
         assert!(Template::new(r#"{"a":{nonce}}"#, 0).is_err());

@@ -3,6 +3,7 @@
 //! exchange, so that it never reaches a later connection in the same place nor
 //! a later request of the same connection.
 
+use std::collections::BinaryHeap;
 use std::task::{Context, Waker};
 
 use slab::Slab;
@@ -334,25 +335,35 @@ impl Connections {
         evicted
     }
 
-    /// While answers take more than `bytes_max`, progress that waits is dropped: of
-    /// the largest backlog the older half, or all of a small one, so that each look
-    /// at all connections frees much. Returns how many messages went.
+    /// If answers take more than `bytes_max`, progress that waits is dropped until they
+    /// take a sixteenth less, so that looks at all connections are rare: of the largest
+    /// backlog the older half, or all of a small one, and so on. Returns how many
+    /// messages went.
     pub fn drop_progress_over(&mut self, bytes_max: usize) -> usize {
+        if self.answer_bytes <= bytes_max || self.progress_bytes == 0 {
+            return 0;
+        }
+        let goal = bytes_max - bytes_max / 16;
+        let backlogs = self.table.iter().map(|(at, it)| (it.progress_bytes(), at));
+        let mut backlogs: BinaryHeap<(usize, usize)> = backlogs.filter(|it| it.0 > 0).collect();
         let mut dropped = 0;
-        while self.answer_bytes > bytes_max && self.progress_bytes > 0 {
-            let entries = self.table.iter_mut().map(|(_, entry)| entry);
-            let Some(entry) = entries.max_by_key(|entry| entry.progress_bytes()) else {
+        while self.answer_bytes > goal {
+            let Some((progress, at)) = backlogs.pop() else {
                 break;
             };
+            let entry = &mut self.table[at];
             let Some(events) = &mut entry.events else {
-                break; // the sum says that somebody has some
+                continue;
             };
-            let (before, progress) = (events.len(), events.progress_bytes());
+            let before = events.len();
             let keep = match progress > PROGRESS_SEGMENT_BYTES {
                 true => progress / 2,
                 false => 0,
             };
             dropped += events.drop_progress(keep);
+            if events.progress_bytes() > 0 {
+                backlogs.push((events.progress_bytes(), at));
+            }
             let freed = before - events.len();
             entry.answer_bytes -= freed;
             self.answer_bytes -= freed;
@@ -447,7 +458,8 @@ impl Connections {
     /// Delivers progress to the request that `to` names; `write` appends the
     /// message, of about `bytes`. A JSON answer that may turns into an SSE answer
     /// by it. Where all answers would take more than `room`, older progress of
-    /// whoever has the most goes for it.
+    /// whoever has the most goes for it; it goes itself where hardly any is left
+    /// that has not been taken to be written.
     pub fn deliver_progress(
         &mut self,
         to: ReplyTo,
@@ -465,7 +477,8 @@ impl Connections {
             _ => return Streamed::NoStream,
         }
         let over = (self.answer_bytes + bytes).saturating_sub(room);
-        if over > self.progress_bytes {
+        // A look at all connections has to be worth it.
+        if over > 0 && self.progress_bytes < over.max(room / 256) {
             return Streamed::NoRoom;
         }
         let elsewhere = self.drop_progress_over(room.saturating_sub(bytes));
@@ -721,6 +734,50 @@ mod tests {
             (connections.held_bytes(), connections.progress_bytes),
             (0, 0)
         );
+    }
+
+    #[test]
+    fn many_small_backlogs_make_room_for_many_messages_at_once() {
+        let mut connections = Connections::new(Millis(0));
+        let room = 160_000;
+        let deliver = |connections: &mut Connections, to| {
+            connections.deliver_progress(to, room, 1_000, |out| out.resize(out.len() + 1_000, b'x'))
+        };
+        let keys: Vec<_> = (0..200).map(|_| connections.open()).collect();
+        let mut dropped = 0;
+        for key in &keys {
+            let to = connections.begin(*key, Form::Stream);
+            match deliver(&mut connections, to) {
+                Streamed::Taken { own: 0, elsewhere } => {
+                    assert!(elsewhere == 0 || elsewhere >= 9, "{elsewhere}");
+                    dropped += elsewhere;
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(connections.held_bytes() <= room + 1_100);
+        }
+        assert!((40..=60).contains(&dropped), "{dropped}");
+    }
+
+    #[test]
+    fn progress_of_who_is_gone_is_no_longer_counted() {
+        let mut connections = Connections::new(Millis(0));
+        let deliver = |connections: &mut Connections| {
+            let key = connections.open();
+            let to = connections.begin(key, Form::Stream);
+            let write = |out: &mut Vec<u8>| out.extend_from_slice(b"progress");
+            connections.deliver_progress(to, 1_000, 8, write);
+            assert!(connections.progress_bytes > 0);
+            key
+        };
+        assert_eq!((deliver(&mut connections), connections.evict_over(0)).1, 1);
+        assert_eq!(connections.progress_bytes, 0);
+        let key = deliver(&mut connections);
+        connections.close(key);
+        assert_eq!(connections.progress_bytes, 0);
+        let key = deliver(&mut connections);
+        connections.begin(key, Form::Stream);
+        assert_eq!(connections.progress_bytes, 0);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::pace::{Flag, shut_down};
 use crate::record::{Failure, Series};
 use crate::response::Body;
 use crate::session::Session;
-use crate::sse::Events;
+use crate::sse::{EVENT_BYTES_MAX, Events};
 
 pub struct Mixed {
     pub echo: Kind,
@@ -185,7 +185,7 @@ impl Mixed {
         &self,
         thread: &Thread,
         lane: &mut Lane,
-    ) -> Option<(check::Call, u64, Rc<Session>)> {
+    ) -> Option<(check::Call<'static>, u64, Rc<Session>)> {
         let kind = self.slow.as_ref().unwrap_or(&self.echo);
         let session = lane.session();
         let (id, nonce) = session.next();
@@ -367,6 +367,9 @@ impl Ear {
             while let Ok(true) = connection.more(&mut body, &mut bytes).await {
                 self.hear(&mut events, &bytes);
                 bytes.clear();
+                if events.waiting() > EVENT_BYTES_MAX {
+                    break;
+                }
                 if self.is_storm {
                     match self.dice.below(40) {
                         0 => {

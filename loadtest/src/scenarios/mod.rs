@@ -21,8 +21,9 @@ const LATE: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug)]
 pub struct Kind {
     pub tool: Tool,
-    /// The result must repeat the nonce.
+    /// The result must repeat the nonce, with the padding behind it.
     pub repeats: bool,
+    pub padding: Box<str>,
     /// With a progress token; so many messages must come, or any number of them.
     pub progress: Option<Option<u64>>,
 }
@@ -31,7 +32,8 @@ pub struct Kind {
 pub async fn call(thread: &Thread, lane: &mut Lane, kind: &Kind, start: Instant) {
     let session = lane.session();
     let (id, nonce) = session.next();
-    let mut check = check::Call::new(id, nonce, kind.repeats, kind.progress.is_some());
+    let mut check = check::Call::new(id, nonce, kind.repeats, kind.progress.is_some())
+        .with_padding(&kind.padding);
     let mut first = None;
     let response = lane
         .exchange(
@@ -61,7 +63,7 @@ pub async fn call(thread: &Thread, lane: &mut Lane, kind: &Kind, start: Instant)
 pub fn settle(
     thread: &Thread,
     response: &Result<Response, Failure>,
-    mut check: check::Call,
+    mut check: check::Call<'_>,
     start: Instant,
     series: Option<Series>,
 ) -> Option<u64> {

@@ -14,7 +14,7 @@ use crate::pace::{Pacer, shut_down};
 use crate::record::{Failure, Series};
 use crate::response::{Body, Framing};
 use crate::session::Session;
-use crate::sse::Events;
+use crate::sse::{EVENT_BYTES_MAX, Events};
 
 /// Sessions with streams. Without resources they are idle; with some each session subscribes to one of them, and the
 /// first thread changes one after another.
@@ -230,6 +230,9 @@ async fn listen(thread: &Thread, crew: &Crew, stream: Stream, uri: Option<String
             }
         });
         bytes.clear();
+        if events.waiting() > EVENT_BYTES_MAX {
+            break;
+        }
     }
     if !thread.over.is_set() {
         shared.streams.fetch_sub(1, Relaxed);

@@ -20,6 +20,8 @@ pub(crate) enum Fault {
     OthersId,
     /// A text without the nonce.
     NoText,
+    /// The text's last byte changed.
+    OtherPadding,
     TwoReplies,
     NoReply,
     /// The call is accepted, and that is all.
@@ -195,6 +197,7 @@ impl World {
             Fault::OthersText => said = other.map_or(text.clone(), |(_, text)| text.clone()),
             Fault::EarlierText => said = same.map_or(text.clone(), |(_, text)| text.clone()),
             Fault::NoText => said = "nothing".into(),
+            Fault::OtherPadding => said.replace_range(said.len() - 1.., "y"),
             _ => {}
         }
         texts.push((asked.session.clone(), text));
