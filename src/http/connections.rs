@@ -726,6 +726,19 @@ mod tests {
         let to = connections.begin(quick, Form::Stream);
         let little = connections.deliver_progress(to, 400 * frame, frame, |_| {});
         assert_eq!(little, Streamed::NoRoom);
+        // Refused progress does not make a stream of an answer.
+        let other = connections.open();
+        let to = connections.begin(other, json(true));
+        assert_eq!(
+            connections.deliver_progress(to, 0, frame, |_| {}),
+            Streamed::NoRoom
+        );
+        assert!(reply(&mut connections, to));
+        assert!(matches!(
+            wake(&mut connections, other),
+            Some(Wake::Deliveries(_))
+        ));
+        connections.close(other);
         for key in [slow, quick] {
             connections.end(key);
             connections.release_answers(key);
