@@ -23,12 +23,14 @@ const RING_ENTRIES: u32 = 4096;
 
 /// How many pieces a run is cut into over time, at most.
 const SLOTS_MAX: u32 = 240;
+/// And how short they may be.
+const SLOT_MIN: Duration = Duration::from_millis(100);
+
 /// How long a lane waits when it gets no connection, so that a dead endpoint is not hammered.
 const AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
 /// How often the threads' end is looked for.
 const LISTEN: Duration = Duration::from_millis(50);
-const SLOT_MIN: Duration = Duration::from_millis(100);
 
 /// Why a load ended before it began.
 #[derive(Debug, thiserror::Error)]
