@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::compare;
+use crate::{compare, pipe};
 use crate::engine::{self, News, NoLoad, Outcome};
 use crate::options::{Call, Command, Common, Endpoint, Options, Scenario, Shape, Tool, Wrong};
 use crate::record::{Slot, Window};
@@ -29,6 +29,7 @@ const WATCH_EVERY: Duration = Duration::from_millis(100);
 pub fn main(options: &Options) -> ExitCode {
     let scenario = match &options.command {
         Command::Compare(compare) => return compare::main(compare),
+        Command::Pipe(pipe) => return pipe::main(pipe),
         Command::Scenario(scenario) => scenario,
     };
     let report = match run(scenario) {

@@ -14,6 +14,7 @@ pub mod message;
 pub mod nonce;
 pub mod options;
 pub mod pace;
+pub mod pipe;
 pub mod record;
 pub mod report;
 pub mod response;

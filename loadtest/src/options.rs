@@ -29,6 +29,8 @@ pub enum Command {
     /// Exit code 1 when the first gateway gave a wrong answer (that others do is what the table is for), 3 when one of
     /// them could not be measured in some round.
     Compare(Compare),
+    /// The same calls in an open loop straight over a server's pipe, without a gateway: what a gateway adds to.
+    Pipe(Pipe),
 }
 
 #[derive(Subcommand, Debug)]
@@ -254,6 +256,9 @@ pub struct Compare {
     /// Only these, by comma, in this order; the first one is what the others are compared with.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
+    /// Threads that make the load.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
     /// Turns of each gateway.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
@@ -292,6 +297,35 @@ pub struct Compare {
     pub report: Option<PathBuf>,
 }
 
+/// Calls over a pipe.
+#[derive(Args, Clone, Debug)]
+pub struct Pipe {
+    /// The server's command line, after `--`.
+    #[arg(last = true, required = true, num_args = 1..)]
+    pub command: Vec<String>,
+    /// Calls a second that begin, whether others have ended or not; latency counts from the intended start.
+    #[arg(long)]
+    pub rate: f64,
+    /// How long is measured, like 10s or 5m.
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    pub duration: Duration,
+    /// How long is not measured before.
+    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
+    pub warmup: Duration,
+    /// The tool, as for `call`.
+    #[arg(long, default_value = "echo")]
+    pub tool: String,
+    /// Its arguments, as for `call`.
+    #[arg(long, default_value = r#"{"message":"{nonce}{padding}"}"#)]
+    pub arguments: String,
+    /// Size of {nonce} and {padding} together, bytes, at most 64 MiB.
+    #[arg(long, default_value_t = 100, value_parser = payload)]
+    pub payload: usize,
+    /// A file for the results as JSON.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
 impl Compare {
     /// The flags of each turn's load.
     pub fn common(&self, url: String) -> Common {
@@ -303,7 +337,7 @@ impl Compare {
             rate: None,
             duration: self.duration,
             warmup: self.warmup,
-            threads: 1,
+            threads: self.threads,
             pin: Vec::new(),
             headers: Vec::new(),
             token: None,

@@ -94,7 +94,7 @@ impl fmt::Display for Failure {
 }
 
 /// Times from a nanosecond to an hour, three digits.
-fn histogram() -> Histogram<u64> {
+pub fn histogram() -> Histogram<u64> {
     let histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3);
     histogram.expect("bounds that are right")
 }

@@ -234,7 +234,7 @@ fn microseconds(nanoseconds: u64) -> f64 {
 }
 
 impl Times {
-    fn new(times: &Histogram<u64>) -> Times {
+    pub fn new(times: &Histogram<u64>) -> Times {
         let at = |quantile: f64| microseconds(times.value_at_quantile(quantile));
         let mut curve = vec![(0.0, at(0.0))];
         for step in 1..=POINTS_A_NINE * NINES {

@@ -89,6 +89,24 @@ fn finish(request: &mut Vec<u8>, body: &[u8]) {
     request.extend_from_slice(body);
 }
 
+/// Appends a tools/call; with `token` its id is its progress token too.
+pub fn call_body(body: &mut Vec<u8>, tool: &Tool, id: u64, nonce: Nonce, token: bool) {
+    let mut digits = itoa::Buffer::new();
+    let id = digits.format(id).as_bytes();
+    body.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    body.extend_from_slice(id);
+    body.extend_from_slice(br#","method":"tools/call","params":{"name":"#);
+    body.extend_from_slice(tool.name.as_bytes());
+    body.extend_from_slice(br#","arguments":"#);
+    tool.arguments.fill(body, nonce);
+    if token {
+        body.extend_from_slice(br#","_meta":{"progressToken":"#);
+        body.extend_from_slice(id);
+        body.push(b'}');
+    }
+    body.extend_from_slice(b"}}");
+}
+
 #[derive(Debug)]
 pub struct Session {
     /// The session's part of its nonces.
@@ -130,20 +148,7 @@ impl Session {
         token: bool,
     ) {
         body.clear();
-        let mut digits = itoa::Buffer::new();
-        let id = digits.format(id).as_bytes();
-        body.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-        body.extend_from_slice(id);
-        body.extend_from_slice(br#","method":"tools/call","params":{"name":"#);
-        body.extend_from_slice(tool.name.as_bytes());
-        body.extend_from_slice(br#","arguments":"#);
-        tool.arguments.fill(body, nonce);
-        if token {
-            body.extend_from_slice(br#","_meta":{"progressToken":"#);
-            body.extend_from_slice(id);
-            body.push(b'}');
-        }
-        body.extend_from_slice(b"}}");
+        call_body(body, tool, id, nonce, token);
         self.post(request, body);
     }
 
