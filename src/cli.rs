@@ -3,18 +3,20 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::http::policy::{Policy, PolicyError};
-use crate::http::shard::{FaceConfig, ResponseMode};
+use crate::http::shard::{FaceConfig, Pass, ResponseMode};
 use crate::limits::{CALLS_MAX, SHARDS_MAX};
 use crate::routing::shard::ShardLimits;
 use crate::runtime::cores;
 use crate::runtime::driver::{DriverChoice, RingFlags};
 use crate::upstream::child::ServerCommand;
+use crate::upstream::http::address::{Address, AddressError, FieldError, Fields};
 use crate::wire::scan::ID_BYTES_MAX;
 
 /// Ringway: an MCP gateway. Many Streamable HTTP clients share one MCP server.
@@ -27,13 +29,21 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run COMMAND as the shared stdio MCP server and serve it over HTTP
+    /// Serve an MCP server over HTTP: COMMAND, which all clients share, or one that speaks HTTP
+    /// (--upstream)
     #[command(allow_negative_numbers = true)]
     Serve {
         #[command(flatten)]
         flags: Box<ServeFlags>,
+        #[command(flatten)]
+        http: Box<HttpFlags>,
         /// The server's command and its arguments, after `--`
-        #[arg(last = true, required = true, value_name = "COMMAND")]
+        #[arg(
+            last = true,
+            required_unless_present = "upstream",
+            conflicts_with = "upstream",
+            value_name = "COMMAND"
+        )]
         server: Vec<OsString>,
     },
     /// Serve the built-in demo MCP server
@@ -268,6 +278,95 @@ pub struct ServeFlags {
     log_level: LogLevel,
 }
 
+/// A server that is reached over HTTP.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server over HTTP")]
+pub struct HttpFlags {
+    /// The server's MCP endpoint (http://HOST:PORT/PATH or https://...), instead of a command
+    #[arg(long, env = "RINGWAY_UPSTREAM", value_name = "URL")]
+    upstream: Option<String>,
+    /// One session at the server for all clients, as with a command. Without it each client's
+    /// session has its own there
+    #[arg(long, env = "RINGWAY_SHARE", requires = "upstream")]
+    share: bool,
+    /// File of root certificates (PEM) for https, instead of the system's
+    #[arg(
+        long,
+        env = "RINGWAY_UPSTREAM_CA",
+        value_name = "FILE",
+        requires = "upstream"
+    )]
+    upstream_ca: Option<PathBuf>,
+    /// Names of headers of clients that are passed to the server; by default none is
+    #[arg(
+        long,
+        env = "RINGWAY_PASS_HEADER",
+        value_delimiter = ',',
+        value_name = "NAME",
+        requires = "upstream"
+    )]
+    pass_header: Vec<String>,
+    /// A header of every request to the server, 'Name: value'; may be repeated (in the environment:
+    /// one a line). The command line can be read by other users of the machine
+    #[arg(
+        long,
+        env = "RINGWAY_ADD_HEADER",
+        value_delimiter = '\n',
+        value_name = "HEADER",
+        requires = "upstream"
+    )]
+    add_header: Vec<String>,
+    /// Connections to the server at most, of each shard, for calls, and as many for GET streams;
+    /// further calls wait
+    #[arg(long, env = "RINGWAY_UPSTREAM_CONNECTIONS", default_value_t = 1_024, value_parser = connections)]
+    upstream_connections: usize,
+    /// For a connection to the server to be made, with the look-up of its name
+    #[arg(long, env = "RINGWAY_UPSTREAM_CONNECT_TIMEOUT", default_value = "5s", value_parser = duration, value_name = "TIME")]
+    upstream_connect_timeout: Duration,
+    /// A connection to the server that nobody uses is closed after this
+    #[arg(long, env = "RINGWAY_UPSTREAM_IDLE_TIMEOUT", default_value = "30s", value_parser = duration, value_name = "TIME")]
+    upstream_idle_timeout: Duration,
+}
+
+/// The MCP server behind Ringway.
+#[derive(Clone, Debug)]
+pub enum ServerPlace {
+    /// A process that speaks on its stdin and stdout.
+    Command(ServerCommand),
+    Http(HttpServer),
+}
+
+/// A server that is reached over HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpServer {
+    pub address: Address,
+    pub ca: Option<PathBuf>,
+    pub fields: Fields,
+    /// One session at the server for all clients.
+    pub is_shared: bool,
+    pub connections_max: usize,
+    pub connect_timeout: Duration,
+    pub idle_timeout: Duration,
+}
+
+impl HttpFlags {
+    /// The server that the flags name, if they name one.
+    pub fn server(self) -> Result<Option<HttpServer>, ConfigError> {
+        let Some(url) = &self.upstream else {
+            return Ok(None);
+        };
+        Ok(Some(HttpServer {
+            address: Address::parse(url)?,
+            ca: self.upstream_ca,
+            fields: Fields::new(&self.pass_header, &self.add_header)?,
+            is_shared: self.share,
+            connections_max: self.upstream_connections,
+            connect_timeout: self.upstream_connect_timeout,
+            idle_timeout: self.upstream_idle_timeout,
+        }))
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Switch {
     On,
@@ -321,7 +420,7 @@ pub struct Config {
     pub drain_timeout: Duration,
     pub log_format: LogFormat,
     pub log_level: LogLevel,
-    pub server: ServerCommand,
+    pub server: ServerPlace,
 }
 
 /// Why flags that parse do not fit.
@@ -341,11 +440,19 @@ pub enum ConfigError {
     Policy(#[from] PolicyError),
     #[error("the server's command is missing: ringway serve [flags] -- COMMAND")]
     NoCommand,
+    #[error("--upstream: {0}")]
+    Upstream(#[from] AddressError),
+    #[error(transparent)]
+    Header(#[from] FieldError),
+    #[error(
+        "--pass-header would do nothing with --share: all clients have one session at the server"
+    )]
+    PassShared,
 }
 
 impl ServeFlags {
     /// Checks the flags against each other and the machine.
-    pub fn validate(self, server: ServerCommand) -> Result<Config, ConfigError> {
+    pub fn validate(self, server: ServerPlace) -> Result<Config, ConfigError> {
         let allowed = cores::allowed();
         let usable = cores::usable(&allowed);
         let shards = self
@@ -354,7 +461,10 @@ impl ServeFlags {
         if !(1..=SHARDS_MAX).contains(&shards) {
             return Err(ConfigError::Shards);
         }
+        let is_private = matches!(&server, ServerPlace::Http(http) if !http.is_shared);
         let hub_is_own = match self.hub {
+            // Sessions with upstreams of their own need no hub.
+            _ if is_private => false,
             HubChoice::Auto => usable >= 3,
             HubChoice::Own => true,
             HubChoice::Shard => false,
@@ -375,6 +485,18 @@ impl ServeFlags {
             }
         };
         let limits = self.shard_limits(shards);
+        let pass = match &server {
+            ServerPlace::Http(http) if http.is_shared && http.fields.passes_any() => {
+                return Err(ConfigError::PassShared);
+            }
+            ServerPlace::Http(http) if http.fields.passes_any() => {
+                let fields = http.fields.clone();
+                Pass(Some(Arc::new(move |name, value, out: &mut Vec<u8>| {
+                    fields.pass(name, value, out);
+                })))
+            }
+            _ => Pass::default(),
+        };
         Ok(Config {
             listen: self.listen,
             admin,
@@ -406,6 +528,7 @@ impl ServeFlags {
                 cancel_on_disconnect: self.on_disconnect == OnDisconnect::Cancel,
                 get_streams: self.get_streams == Switch::On,
                 keep_alive_ms: milliseconds(self.keep_alive),
+                pass,
             },
         })
     }
@@ -522,6 +645,13 @@ fn bytes(text: &str) -> Result<usize, String> {
     match usize::try_from(size.as_u64()) {
         Ok(size) if size <= 1 << 30 => Ok(size),
         _ => Err("at most 1GiB".to_owned()),
+    }
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=65_536) => Ok(count),
+        _ => Err("a number from 1 to 65536".to_owned()),
     }
 }
 

@@ -150,6 +150,32 @@ pub const STREAM_IGNORED_BYTES_MAX: usize = 64 << 10;
 /// Times that a session's GET stream is replaced before the log says so, once.
 pub const REPLACEMENTS_LOGGED: u32 = 10;
 
+/// Bytes of messages that wait for a GET stream of a session with an upstream of its
+/// own; over it they are lost and the stream is closed.
+pub const STREAM_QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// Requests of a server to its one client that have not been answered, at most.
+pub const ASKED_MAX: usize = 1_024;
+
+/// Notifications and answers of one session on their way to its upstream, at most.
+pub const NOTICES_MAX: usize = 256;
+
+/// Progress tokens of tasks that a session keeps: the newest.
+pub const TASK_TOKENS_MAX: usize = 256;
+
+/// How long what a session sends waits for the upstream stream that its client has just
+/// asked for, milliseconds: some servers send a stream's head with its first event.
+pub const STREAM_OPEN_MS: u64 = 500;
+
+/// Pause before an upstream stream that has ended is opened again, milliseconds; it
+/// doubles with each failure, up to the other.
+pub const STREAM_REOPEN_MS: u64 = 1_000;
+pub const STREAM_REOPEN_MAX_MS: u64 = 30_000;
+
+/// How long servers may take to hear that their sessions are over when Ringway stops,
+/// milliseconds.
+pub const FAREWELL_MS: u64 = 3_000;
+
 /// Granularity of every deadline on a shard, milliseconds.
 pub const TICK_MS: u64 = 50;
 

@@ -10,7 +10,7 @@ use mimalloc::MiMalloc;
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::filter::LevelFilter;
 
-use ringway::cli::{Cli, Command, Config, LogFormat, LogLevel, ServeFlags};
+use ringway::cli::{Cli, Command, Config, LogFormat, LogLevel, ServeFlags, ServerPlace};
 use ringway::upstream::child::ServerCommand;
 use ringway::{demo, server, upstream};
 
@@ -22,16 +22,22 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Serve { flags, server } => {
+        Command::Serve {
+            flags,
+            http,
+            server,
+        } => {
             let mut words = server.into_iter();
             let command = words.next().map(|program| ServerCommand {
                 label: program.to_string_lossy().into_owned(),
                 program,
                 arguments: words.collect(),
             });
-            match command {
-                Some(command) => serve(*flags, command),
-                None => fail(USAGE, "the server's command is missing"),
+            match (command, http.server()) {
+                (Some(command), Ok(None)) => serve(*flags, ServerPlace::Command(command)),
+                (None, Ok(Some(http))) => serve(*flags, ServerPlace::Http(http)),
+                (_, Err(error)) => fail(USAGE, &error.to_string()),
+                (_, Ok(_)) => fail(USAGE, "name either a command or --upstream"),
             }
         }
         Command::Demo { flags } => {
@@ -40,7 +46,7 @@ fn main() -> ExitCode {
                 program: "/proc/self/exe".into(),
                 arguments: vec!["demo-server".into()],
             };
-            serve(*flags, command)
+            serve(*flags, ServerPlace::Command(command))
         }
         Command::DemoServer => match demo::run(&demo::DemoOptions::default()) {
             Ok(()) => ExitCode::SUCCESS,
@@ -50,8 +56,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(flags: ServeFlags, command: ServerCommand) -> ExitCode {
-    let config = match flags.validate(command) {
+fn serve(flags: ServeFlags, server: ServerPlace) -> ExitCode {
+    let config = match flags.validate(server) {
         Ok(config) => config,
         Err(error) => return fail(USAGE, &error.to_string()),
     };

@@ -2,10 +2,12 @@
 //! thread leads the life of the server's process, waits for events, and decides
 //! how the process ends.
 
+mod bridge;
 mod events;
 mod hub_thread;
 mod listen;
 mod plan;
+mod private;
 mod shard_thread;
 mod status;
 mod upstream;
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGHUP;
 
 use crate::admin::{self, Readiness};
-use crate::cli::Config;
+use crate::cli::{Config, HttpServer, ServerPlace};
 use crate::http::auth::Tokens;
 use crate::http::token_file::{TokenCell, TokenFile, TokenFileError};
 use crate::routing::hub::OpenError;
@@ -29,12 +31,13 @@ use crate::runtime::bell::{Post, PostError};
 use crate::runtime::clock;
 use crate::runtime::driver::Driver;
 use crate::upstream::child::StartError;
+use crate::upstream::http::{self, client::UpstreamError};
 use crate::upstream::hub::HubEvent;
 use crate::wire::handshake::Handshake;
 use events::{Event, watch_signals};
 use plan::Plan;
 use status::Status;
-use upstream::Upstream;
+use upstream::{Origin, Upstream};
 
 /// Why the process ends with an error. Each is one sentence for people.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +63,12 @@ pub enum ServerError {
         what: &'static str,
         source: std::io::Error,
     },
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
     #[error("the server {0} ended before its handshake ({1})")]
     EndedEarly(String, String),
+    #[error("no session at the server {0}: {1}")]
+    NoSession(String, String),
     #[error("the server {0} closed its stdout before its handshake")]
     ClosedEarly(String),
     #[error("the server {0} did not answer initialize within {1:?} (--start-timeout)")]
@@ -111,15 +118,24 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
         address,
         path: config.face.path.clone(),
         shards: config.shards,
-        hub: if config.hub_is_own { "own" } else { "shard" },
+        hub: match &config.server {
+            ServerPlace::Http(server) if !server.is_shared => "none",
+            _ if config.hub_is_own => "own",
+            _ => "shard",
+        },
     };
     let (start_timeout, drain_timeout) = (config.start_timeout, config.drain_timeout);
-    let command = config.server.clone();
+    let place = config.server.clone();
+    let http = match &place {
+        ServerPlace::Http(server) => Some(http_upstream(server, config.line_bytes_max)?),
+        ServerPlace::Command(_) => None,
+    };
     let admin = config.admin.take();
     let (plan, posts) =
-        Plan::new(config, tokens, listeners, events.clone()).map_err(setup("the mailboxes"))?;
+        Plan::new(config, tokens, listeners, events.clone(), http.clone())
+            .map_err(setup("the mailboxes"))?;
     let threads = plan.threads();
-    let status = Status::new(posts.shard_counters, posts.hub_counters);
+    let status = Status::new(posts.shard_counters, posts.hub_counters, posts.http_counters);
     if let Some((address, policy)) = admin {
         let failed = |source| ServerError::Admin { address, source };
         let listener = TcpListener::bind(address).map_err(failed)?;
@@ -127,7 +143,14 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
         admin::start(listener, policy, status.clone()).map_err(failed)?;
         tracing::info!(%address, "admin listener");
     }
-    let upstream = Upstream::new(command, open_files, start_timeout, events, posts.hub);
+    let origin = match (place, posts.bridge) {
+        (ServerPlace::Command(command), _) => Origin::Command(command),
+        (ServerPlace::Http(server), Some(bridge)) => {
+            Origin::Bridge(server.address.to_string(), bridge)
+        }
+        (ServerPlace::Http(server), None) => Origin::Elsewhere(server.address.to_string()),
+    };
+    let upstream = Upstream::new(origin, open_files, start_timeout, events, posts.hub);
     let mut running = Running {
         heard,
         upstream,
@@ -144,7 +167,8 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
     let opened = running.open(threads);
     let outcome = match opened {
         Ok(Some((driver, handshake))) => {
-            print_line(banner.line(driver, &handshake));
+            let place = running.upstream.name();
+            print_line(banner.line(driver, handshake.as_deref(), &place));
             let outcome = running.serve();
             running.stop();
             outcome
@@ -180,17 +204,24 @@ struct Banner {
 }
 
 impl Banner {
-    fn line(&self, driver: Driver, handshake: &Handshake) -> String {
+    /// `handshake`: `None` where each session makes its own, with the server at `place`.
+    fn line(&self, driver: Driver, handshake: Option<&Handshake>, place: &str) -> String {
+        let about = match handshake {
+            Some(handshake) => format!(
+                "upstream={:?} upstream-version={:?} protocol={}",
+                handshake.server_name,
+                handshake.server_version,
+                handshake.version.as_str(),
+            ),
+            None => format!("upstream={place}"),
+        };
         format!(
-            "ringway {} listening on http://{}{} shards={} hub={} driver={driver} upstream={:?} upstream-version={:?} protocol={}",
+            "ringway {} listening on http://{}{} shards={} hub={} driver={driver} {about}",
             env!("CARGO_PKG_VERSION"),
             self.address,
             self.path,
             self.shards,
             self.hub,
-            handshake.server_name,
-            handshake.server_version,
-            handshake.version.as_str(),
         )
     }
 }
@@ -208,6 +239,24 @@ fn print_line(line: String) {
     if let Err(error) = printing {
         tracing::warn!(%error, "cannot print the start-up line");
     }
+}
+
+/// How the threads run, and the first handshake, where there is one.
+type Opened = (Driver, Option<Arc<Handshake>>);
+
+/// What all threads know of a server that is reached over HTTP.
+fn http_upstream(
+    server: &HttpServer,
+    message_bytes_max: usize,
+) -> Result<Arc<http::Upstream>, UpstreamError> {
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let settings = http::Settings {
+        connections_max: server.connections_max,
+        connect_timeout_ms: milliseconds(server.connect_timeout),
+        idle_ms: milliseconds(server.idle_timeout),
+        message_bytes_max,
+    };
+    http::Upstream::new(server.address.clone(), server.ca.as_deref(), settings).map(Arc::new)
 }
 
 /// What the main thread holds while the others run.
@@ -230,18 +279,16 @@ const PROCESS_PATIENCE: Duration = Duration::from_millis(500);
 
 impl Running {
     /// Waits for every loop and the first handshake. `None`: a signal came first.
-    fn open(&mut self, threads: usize) -> Result<Option<(Driver, Arc<Handshake>)>, ServerError> {
+    fn open(&mut self, threads: usize) -> Result<Option<Opened>, ServerError> {
         let deadline = Instant::now() + self.start_timeout;
         let mut ready = 0;
         let mut driver = Driver::Uring;
         let mut handshake = None;
         loop {
-            if ready == threads
-                && let Some(handshake) = handshake.take()
-            {
+            if ready == threads && (handshake.is_some() || self.upstream.is_elsewhere()) {
                 self.status.set_driver(driver);
                 self.status.set_readiness(Readiness::Ready);
-                return Ok(Some((driver, handshake)));
+                return Ok(Some((driver, handshake.take())));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.heard.recv_timeout(left) {
@@ -261,9 +308,7 @@ impl Running {
                 Ok(Event::Hub(HubEvent::Closed(_) | HubEvent::Deaf)) => {
                     return Err(self.closed_early());
                 }
-                Ok(Event::ServerEnded { how, .. }) => {
-                    return Err(ServerError::EndedEarly(self.upstream.name(), how));
-                }
+                Ok(Event::ServerEnded { how, .. }) => return Err(self.ended_early(how)),
                 Ok(Event::Signal(SIGHUP) | Event::Drained) => {}
                 Ok(Event::Signal(_)) => return Ok(None),
                 Ok(Event::ThreadEnded { thread, how }) => {
@@ -280,10 +325,20 @@ impl Running {
     /// Its stdout is closed: mostly the process is about to end, and how it
     /// ended says more.
     fn closed_early(&mut self) -> ServerError {
-        let name = self.upstream.name();
         match self.wait_for_process(PROCESS_PATIENCE) {
-            true => ServerError::EndedEarly(name, self.process_end.take().unwrap_or_default()),
-            false => ServerError::ClosedEarly(name),
+            true => {
+                let how = self.process_end.take().unwrap_or_default();
+                self.ended_early(how)
+            }
+            false => ServerError::ClosedEarly(self.upstream.name()),
+        }
+    }
+
+    fn ended_early(&self, how: String) -> ServerError {
+        let name = self.upstream.name();
+        match self.upstream.is_bridge() {
+            true => ServerError::NoSession(name, how),
+            false => ServerError::EndedEarly(name, how),
         }
     }
 

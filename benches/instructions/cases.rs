@@ -245,7 +245,7 @@ fn take_response(path: &mut Path, key: ConnectionKey) {
         Some(Wake::Deliveries(deliveries)) => {
             for delivery in deliveries {
                 match delivery {
-                    Delivery::Response(response) => path.write(response),
+                    Delivery::Response { bytes, .. } => path.write(bytes),
                     other => panic!("{other:?}"),
                 }
             }

@@ -14,6 +14,7 @@ pub(crate) fn snapshot(shards: usize) -> Snapshot {
         started: UNIX_EPOCH + Duration::from_millis(1_000_500),
         shards: vec![ShardSnapshot::default(); shards],
         hub: HubSnapshot::default(),
+        http: Vec::new(),
     }
 }
 

@@ -11,7 +11,7 @@ use prometheus_client::encoding::{EncodeGaugeValue, prometheus_text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::snapshot::{DropCounts, ShardSnapshot, Snapshot};
+use super::snapshot::{DropCounts, HttpSnapshot, ShardSnapshot, Snapshot};
 use crate::routing::drops::DropReason;
 use crate::routing::outcome::{Method, Outcome};
 use crate::runtime::histogram::{BOUNDS_US, Durations};
@@ -38,7 +38,7 @@ type Number = fn(&ShardSnapshot) -> u64;
 /// A metric with one number a shard: name without prefix, help, number.
 type OfShard = (&'static str, &'static str, Number);
 
-const GAUGES: [OfShard; 7] = [
+const GAUGES: [OfShard; 8] = [
     (
         "connections",
         "Connections of clients that are open.",
@@ -66,10 +66,15 @@ const GAUGES: [OfShard; 7] = [
         "Tasks that sessions own, finished ones included until they are forgotten.",
         |s| s.tasks,
     ),
+    (
+        "upstream_exchanges",
+        "Requests under way at a server that is reached over HTTP, GET streams included.",
+        |s| s.exchanges,
+    ),
 ];
 
 /// The encoder appends `_total` to each name.
-const COUNTERS: [OfShard; 9] = [
+const COUNTERS: [OfShard; 12] = [
     ("received_bytes", "Bytes read from clients.", |s| {
         s.received_bytes
     }),
@@ -109,6 +114,73 @@ const COUNTERS: [OfShard; 9] = [
         "Requests whose MCP-Protocol-Version is supported but not the session's.",
         |s| s.version_differs,
     ),
+    (
+        "session_renewals",
+        "New handshakes with a server over HTTP that had forgotten a session.",
+        |s| s.session_renewals,
+    ),
+    (
+        "stream_overflows",
+        "GET streams closed because their client did not read, where messages come in order.",
+        |s| s.stream_overflows,
+    ),
+    (
+        "lost_notices",
+        "Notifications and answers of clients that a server over HTTP did not take.",
+        |s| s.lost_notices,
+    ),
+];
+
+/// A metric with one number for each thread that has an HTTP client.
+type OfClient = (&'static str, &'static str, fn(&HttpSnapshot) -> u64);
+
+const CLIENT_GAUGES: [OfClient; 3] = [
+    (
+        "upstream_connections",
+        "Connections to the server over HTTP that are open.",
+        |c| c.connections,
+    ),
+    (
+        "upstream_idle_connections",
+        "Those of them that no request uses.",
+        |c| c.idle,
+    ),
+    (
+        "upstream_waiting",
+        "Requests to the server that wait for a connection.",
+        |c| c.waiting,
+    ),
+];
+
+const CLIENT_COUNTERS: [OfClient; 6] = [
+    (
+        "upstream_connects",
+        "Connections made to the server.",
+        |c| c.connects,
+    ),
+    (
+        "upstream_connect_failures",
+        "Connections to the server that could not be made.",
+        |c| c.connect_failures,
+    ),
+    (
+        "upstream_reused",
+        "Requests on a connection that was there.",
+        |c| c.reused,
+    ),
+    (
+        "upstream_retries",
+        "Requests that began again because such a connection had ended.",
+        |c| c.retries,
+    ),
+    (
+        "upstream_received_bytes",
+        "Bytes read from the server.",
+        |c| c.received_bytes,
+    ),
+    ("upstream_sent_bytes", "Bytes written to the server.", |c| {
+        c.sent_bytes
+    }),
 ];
 
 /// The mailboxes of a shard: the label and the number.
@@ -137,7 +209,8 @@ impl Collector for Scrape {
         self.http_requests(encoder)?;
         self.mailboxes(encoder)?;
         self.drops(encoder)?;
-        self.upstream(encoder)
+        self.upstream(encoder)?;
+        self.clients(encoder)
     }
 }
 
@@ -243,6 +316,44 @@ impl Scrape {
             dropped(&mut metric, &format!("shard-{index}"), &shard.drops)?;
         }
         dropped(&mut metric, "hub", &self.0.hub.drops)
+    }
+
+    /// Nothing, where the server is a process.
+    fn clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.0.http.is_empty() {
+            return Ok(());
+        }
+        let gauges = CLIENT_GAUGES.map(|metric| (MetricType::Gauge, metric));
+        let counters = CLIENT_COUNTERS.map(|metric| (MetricType::Counter, metric));
+        for (kind, (name, help, number)) in gauges.into_iter().chain(counters) {
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            for (thread, client) in &self.0.http {
+                let label = [("thread", thread.as_str())];
+                let mut sample = metric.encode_family(&label)?;
+                match kind {
+                    MetricType::Counter => count(&mut sample, number(client))?,
+                    _ => sample.encode_gauge(&number(client))?,
+                }
+            }
+        }
+        let help = "Requests to the server by how they ended.";
+        let kind = MetricType::Counter;
+        let mut metric = encoder.encode_descriptor("upstream_requests", help, None, kind)?;
+        for (thread, client) in &self.0.http {
+            for (end, number) in &client.ends {
+                let labels = [("thread", thread.as_str()), ("end", end)];
+                counted(&mut metric, &labels, *number)?;
+            }
+        }
+        let help = "Requests to the server without a whole answer, by what went wrong.";
+        let mut metric = encoder.encode_descriptor("upstream_faults", help, None, kind)?;
+        for (thread, client) in &self.0.http {
+            for (fault, number) in &client.faults {
+                let labels = [("thread", thread.as_str()), ("fault", fault)];
+                counted(&mut metric, &labels, *number)?;
+            }
+        }
+        Ok(())
     }
 
     fn upstream(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

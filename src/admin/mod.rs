@@ -11,7 +11,7 @@ mod metrics;
 mod snapshot;
 
 pub use listener::{CONNECTIONS_MAX, start};
-pub use snapshot::{DropCounts, HubSnapshot, ShardSnapshot, Snapshot};
+pub use snapshot::{DropCounts, HttpSnapshot, HubSnapshot, ShardSnapshot, Snapshot};
 
 /// Where the answers come from. Every method is called on a thread of the admin
 /// listener; it must return at once and take no lock that the data path takes.

@@ -25,6 +25,29 @@ pub struct Snapshot {
     /// In the order of the shards.
     pub shards: Vec<ShardSnapshot>,
     pub hub: HubSnapshot,
+    /// Of each thread that has an HTTP client, with its name.
+    pub http: Vec<(String, HttpSnapshot)>,
+}
+
+/// The HTTP client of one thread, where the server is reached over HTTP.
+#[derive(Clone, Debug, Default)]
+pub struct HttpSnapshot {
+    /// Connections to the server that are open, and those of them that nobody uses.
+    pub connections: u64,
+    pub idle: u64,
+    /// Requests that wait for a connection.
+    pub waiting: u64,
+    pub connects: u64,
+    pub connect_failures: u64,
+    /// Requests on a connection that was there; those of them that began again.
+    pub reused: u64,
+    pub retries: u64,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Requests by how they ended.
+    pub ends: Vec<(&'static str, u64)>,
+    /// Broken ones by what broke them.
+    pub faults: Vec<(&'static str, u64)>,
 }
 
 /// One shard. Counts only rise for as long as the process runs.
@@ -55,6 +78,14 @@ pub struct ShardSnapshot {
     /// Bytes written to clients.
     pub sent_bytes: u64,
     pub drops: DropCounts,
+    /// Requests under way at the sessions' own upstreams.
+    pub exchanges: u64,
+    /// New handshakes because the server had forgotten a session.
+    pub session_renewals: u64,
+    /// GET streams closed because their client did not read what came in order.
+    pub stream_overflows: u64,
+    /// Notifications and answers of clients that their server did not take.
+    pub lost_notices: u64,
     /// Connections handed over to other shards.
     pub handovers: u64,
     /// Connections ended because they held the most of what was over the budget.

@@ -193,7 +193,9 @@ impl Connection {
         let Some(extent) = guard.advance(unread)? else {
             return Ok(None);
         };
-        let head = Rc::new(head::read(unread, extent)?);
+        let pass = self.shard.config.pass.0.as_deref();
+        let pass = pass.map(|pass| pass as &dyn Fn(&str, &[u8], &mut Vec<u8>));
+        let head = Rc::new(head::read_passing(unread, extent, pass)?);
         self.last_head = Some(LastHead {
             bytes: unread[..extent.len].into(),
             head: head.clone(),

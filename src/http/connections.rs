@@ -69,13 +69,16 @@ pub enum Form {
     Bare,
     /// Events of an SSE answer.
     Stream,
+    /// The answer to an `initialize` that was forwarded: a whole response, because its
+    /// head names the session.
+    Opening { manner: Manner, sse: bool },
 }
 
 /// What has come for a connection.
 #[derive(Debug)]
 pub enum Delivery {
-    /// A whole HTTP response.
-    Response(Vec<u8>),
+    /// A whole HTTP response, and its status.
+    Response { status: u16, bytes: Vec<u8> },
     /// A JSON-RPC message for a place in the batch.
     Message { part: u16, message: Vec<u8> },
     /// The call was cancelled by its client; `error` is for clients that take
@@ -86,7 +89,7 @@ pub enum Delivery {
 impl Delivery {
     fn bytes(&self) -> usize {
         match self {
-            Delivery::Response(bytes)
+            Delivery::Response { bytes, .. }
             | Delivery::Message { message: bytes, .. }
             | Delivery::Cancelled { error: bytes, .. } => bytes.len(),
         }
@@ -440,7 +443,9 @@ impl Connections {
                 events.len() - before
             }
             form => {
-                if let (true, Form::Json { manner, .. }) = (is_draining, &mut *form) {
+                if let Form::Json { manner, .. } | Form::Opening { manner, .. } = &mut *form
+                    && is_draining
+                {
                     manner.close();
                 }
                 let delivery = make(form);
@@ -495,6 +500,29 @@ impl Connections {
         self.answer_bytes = self.answer_bytes + all_now - all;
         self.progress_bytes = self.progress_bytes + progress_now - progress;
         Streamed::Taken { own, elsewhere }
+    }
+
+    /// Delivers what must not be lost before the answer to the request that `to` names:
+    /// a request of the server's. A JSON answer that may turns into an SSE answer.
+    /// False if the answer is no stream, or gone.
+    pub fn deliver_request(&mut self, to: ReplyTo, message: &[u8]) -> bool {
+        let Some(entry) = self.waiting(to) else {
+            return false;
+        };
+        match entry.form {
+            Form::Stream => {}
+            Form::Json { streams: true, .. } if entry.deliveries.is_empty() => {}
+            _ => return false,
+        }
+        entry.form = Form::Stream;
+        let events = entry.events.get_or_insert_default();
+        let before = events.len();
+        events.message(message);
+        let bytes = events.len() - before;
+        entry.answer_bytes += bytes;
+        entry.wake();
+        self.answer_bytes += bytes;
+        true
     }
 
     /// The form of the answer in progress changes, because its head goes out.
@@ -629,7 +657,14 @@ mod tests {
         let keys: Vec<_> = (0..3).map(|_| connections.open()).collect();
         for (key, bytes) in keys.iter().zip([10, 30, 20]) {
             let to = connections.begin(*key, Form::Bare);
-            connections.deliver(to, |_| Delivery::Response(vec![0; bytes]), EventQueue::end);
+            connections.deliver(
+                to,
+                |_| Delivery::Response {
+                    status: 200,
+                    bytes: vec![0; bytes],
+                },
+                EventQueue::end,
+            );
         }
         assert_eq!(connections.evict_over(60), 0);
         assert_eq!(connections.evict_over(35), 1);
@@ -651,7 +686,10 @@ mod tests {
     }
 
     fn reply(connections: &mut Connections, to: ReplyTo) -> bool {
-        let response = |_: &Form| Delivery::Response(b"reply".to_vec());
+        let response = |_: &Form| Delivery::Response {
+            status: 200,
+            bytes: b"reply".to_vec(),
+        };
         connections.deliver(to, response, |events| {
             events.reply(|out| out.extend_from_slice(b"reply"));
         })

@@ -2,10 +2,13 @@
 //! order of its checks (scan, session, version, the method's own rules). No
 //! waiting happens here; what is in flight afterwards is awaited by `exchange`.
 
+use std::rc::Rc;
+
 use super::connections::{ConnectionKey, Form};
 use super::head::{Head, SessionHeader};
 use super::response::{self, Manner};
 use super::shard::{ResponseMode, Shard};
+use super::upstream::PendingOpening;
 use crate::routing::calls::ReplyTo;
 use crate::routing::client::{Step, unsupported_era};
 use crate::routing::outcome::{Method, Outcome};
@@ -33,6 +36,8 @@ pub enum Verdict {
         /// Messages may come before the answer.
         may_stream: bool,
     },
+    /// An `initialize` has been forwarded.
+    Opening(PendingOpening),
     /// A batch: these answers are there already, these calls are in flight. `sse`:
     /// each goes out as an event, else all as one array.
     Batch {
@@ -115,7 +120,7 @@ pub fn get(shard: &Shard, head: &Head, owner: TokenId) -> Result<SessionKey, Ver
 
 /// One POST on its way through the checks.
 struct Post<'a> {
-    shard: &'a Shard,
+    shard: &'a Rc<Shard>,
     connection: ConnectionKey,
     owner: TokenId,
     head: &'a Head,
@@ -124,7 +129,7 @@ struct Post<'a> {
 
 /// Decides about a POST whose body is `text`.
 pub fn post(
-    shard: &Shard,
+    shard: &Rc<Shard>,
     connection: ConnectionKey,
     owner: TokenId,
     head: &Head,
@@ -219,6 +224,15 @@ fn fault_body(text: &[u8], fault: Fault, id: Option<&scan::Field>) -> Vec<u8> {
     reply::error(id, fault.code(), fault.sentence())
 }
 
+/// There is no room for another session.
+fn unavailable(id: Option<&[u8]>) -> Verdict {
+    Verdict::Now {
+        status: 503,
+        fields: b"retry-after: 1\r\n".to_vec(),
+        body: reply::failure(id, Reason::Overloaded),
+    }
+}
+
 fn not_acceptable() -> Verdict {
     Verdict::error(
         406,
@@ -295,12 +309,16 @@ impl Post<'_> {
         }
         let id = envelope.id.as_ref().map(|field| field.span.of(text));
         if is_request && envelope.method == "initialize" {
-            return self.initialize(text, envelope, id.unwrap_or_default());
+            return match &envelope.id {
+                Some(field) if self.shard.is_private() => self.open(text, envelope, field),
+                _ => self.initialize(text, envelope, id.unwrap_or_default()),
+            };
         }
         if self.is_modern(text, envelope) {
             return Err(Verdict::refused(unsupported_era(id)));
         }
         let session = session(self.shard, self.head, self.owner, id)?;
+        self.shard.pass_fields(session, self.head);
         let form = match sse {
             Some(false) if is_request => Form::Json {
                 manner: self.manner.clone(),
@@ -345,6 +363,29 @@ impl Post<'_> {
         step
     }
 
+    /// Forwards an `initialize`: the session is opened when the server has answered.
+    fn open(
+        &self,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+        id: &scan::Field,
+    ) -> Result<Verdict, Verdict> {
+        let raw = Some(id.span.of(text));
+        if self.shard.is_draining() {
+            return Ok(Verdict::message(reply::failure(raw, Reason::Draining)));
+        }
+        let form = Form::Opening {
+            manner: self.manner.clone(),
+            sse: self.sse() == Some(true),
+        };
+        let reply_to = self.begin(form);
+        let fields = self.head.passed.clone().unwrap_or_else(|| [][..].into());
+        self.shard
+            .open_upstream(text, envelope, id, reply_to, self.owner, fields)
+            .map(Verdict::Opening)
+            .ok_or_else(|| unavailable(raw))
+    }
+
     fn initialize(
         &self,
         text: &[u8],
@@ -374,22 +415,12 @@ impl Post<'_> {
         };
         let version = Version::negotiate(asked.as_bytes(), handshake.version);
         let Ok(key) = self.shard.open_session(self.owner, version) else {
-            return Err(Verdict::Now {
-                status: 503,
-                fields: b"retry-after: 1\r\n".to_vec(),
-                body: reply::failure(Some(id), Reason::Overloaded),
-            });
+            return Err(unavailable(Some(id)));
         };
-        let mut fields = Vec::new();
-        if let Some(session) = self.shard.state.borrow().sessions.get(key) {
-            let mut buffer = uuid::Uuid::encode_buffer();
-            let id = uuid::Uuid::from_u128(session.id.0)
-                .hyphenated()
-                .encode_lower(&mut buffer);
-            response::field(&mut fields, "mcp-session-id", id.as_bytes());
-        }
+        let state = self.shard.state.borrow();
+        let fields = state.sessions.get(key).map(response::session_field);
         Ok(Verdict::Message {
-            fields,
+            fields: fields.unwrap_or_default(),
             message: reply::result(id, handshake.result_for(version)),
         })
     }
@@ -437,6 +468,7 @@ impl Post<'_> {
         if self.sse().is_none() && messages.iter().any(|(_, scanned)| asks(scanned)) {
             return Err(not_acceptable());
         }
+        self.shard.pass_fields(session, self.head);
         Ok(self.route_batch(session, &messages))
     }
 

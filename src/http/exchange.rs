@@ -10,6 +10,7 @@ use super::guard::{HeadExtent, Refusal};
 use super::head::{Framing, Head, Method, SessionHeader};
 use super::response::{self, Manner, OriginAnswer};
 use super::stream::OpenStream;
+use super::upstream::PendingOpening;
 use crate::limits::LARGE_EVENT_BYTES;
 use crate::routing::event_queue::EventQueue;
 use crate::routing::session::{SessionId, TokenId};
@@ -437,6 +438,7 @@ async fn answer(
             let response = response::complete(&manner, &date, 200, &fields, &message);
             finish(connection, &manner, 200, response).await
         }
+        Verdict::Opening(opening) => await_opening(connection, manner, opening).await,
         Verdict::Call { id, .. } if sse => {
             await_stream(connection, manner, Vec::new(), &[id]).await
         }
@@ -511,9 +513,9 @@ async fn await_json(
             continue;
         };
         return match delivery {
-            Delivery::Response(response) => {
+            Delivery::Response { status, bytes } => {
                 let manner = now(connection, kept.manner);
-                finish(connection, &manner, 200, response).await
+                finish(connection, &manner, status, bytes).await
             }
             Delivery::Message { message, .. } => kept.finish(connection, &message).await,
             Delivery::Cancelled { .. } if head.accept.sse && !kept.is_open => {
@@ -521,6 +523,31 @@ async fn await_json(
                 stream.finish(connection).await
             }
             Delivery::Cancelled { error, .. } => kept.finish(connection, &error).await,
+        };
+    }
+}
+
+/// Waits for the answer to an `initialize` that was forwarded. It is not kept alive:
+/// its head names the session, which is known at the end.
+async fn await_opening(
+    connection: &mut Connection,
+    manner: Manner,
+    opening: PendingOpening,
+) -> After {
+    loop {
+        connection.keep_alive_deadline();
+        let deliveries = match connection.event().await {
+            Event::Deliveries(deliveries) => deliveries,
+            Event::End | Event::Quiet | Event::Events(_) => continue,
+            Event::Broken => return After::Drop,
+        };
+        drop(opening);
+        return match deliveries.into_iter().next() {
+            Some(Delivery::Response { status, bytes }) => {
+                let manner = now(connection, manner);
+                finish(connection, &manner, status, bytes).await
+            }
+            _ => After::Drop,
         };
     }
 }
@@ -554,7 +581,7 @@ async fn await_array(
             match delivery {
                 Delivery::Message { message, .. } => answers.push(message),
                 Delivery::Cancelled { error, .. } => answers.push(error),
-                Delivery::Response(_) => {} // only single calls have this form
+                Delivery::Response { .. } => {} // only single calls have this form
             }
         }
     }

@@ -4,6 +4,8 @@
 //! never becomes a `Head`: it is refused here and the connection closes.
 #![forbid(unsafe_code)]
 
+use std::rc::Rc;
+
 use ::http::header::{ACCEPT, HeaderMap, HeaderValue};
 use ::http::request::Parts;
 use ::http::uri::{Authority, PathAndQuery};
@@ -88,6 +90,8 @@ pub struct Head {
     pub last_event_id: Option<HeaderValue>,
     /// A CORS preflight: OPTIONS with `Origin` and `Access-Control-Request-Method`.
     pub preflight: bool,
+    /// Header lines that are passed on upstream, whole.
+    pub passed: Option<Rc<[u8]>>,
 }
 
 impl Head {
@@ -104,6 +108,21 @@ impl Head {
 /// 400 for anything ambiguous or malformed, 405 for CONNECT, 417 for an unknown expectation, 501
 /// for an unknown transfer coding.
 pub fn read(bytes: &[u8], extent: HeadExtent) -> Result<Head, Refusal> {
+    read_passing(bytes, extent, None)
+}
+
+/// Appends a field's line if it is to be passed on: name in lower case, value, where to.
+type PassLine<'a> = &'a dyn Fn(&str, &[u8], &mut Vec<u8>);
+
+/// The same; `pass` says which fields are passed on.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_passing(
+    bytes: &[u8],
+    extent: HeadExtent,
+    pass: Option<PassLine<'_>>,
+) -> Result<Head, Refusal> {
     let head = bytes
         .get(extent.range())
         .ok_or(Refusal::bad("the request head is incomplete"))?;
@@ -146,6 +165,13 @@ pub fn read(bytes: &[u8], extent: HeadExtent) -> Result<Head, Refusal> {
         }),
         last_event_id: fields.last_event_id.cloned(),
         preflight: method == Method::Options && fields.origin.is_some() && fields.preflight_method,
+        passed: pass.map(|pass| {
+            let mut lines = Vec::new();
+            for (name, value) in &parts.headers {
+                pass(name.as_str(), value.as_bytes(), &mut lines);
+            }
+            lines.into()
+        }),
     })
 }
 

@@ -18,3 +18,4 @@ pub mod response;
 pub mod shard;
 pub mod stream;
 pub mod token_file;
+pub mod upstream;

@@ -1,8 +1,9 @@
 //! Responses as bytes: status line, fields, body, in one buffer for one write.
-//! Knows HTTP/1.1 and 1.0, CORS and SSE; knows no socket and no session.
+//! Knows HTTP/1.1 and 1.0, CORS and SSE; knows no socket.
 
 use ::http::HeaderValue;
 
+use crate::routing::session::Session;
 use crate::wire::headers::{CORS_EXPOSE_HEADERS, CORS_VARY};
 use crate::wire::sse;
 
@@ -129,6 +130,17 @@ fn common(out: &mut Vec<u8>, status: u16, manner: &Manner, date: &DateLine) {
     } else if manner.keep_alive_10 {
         out.extend_from_slice(b"connection: keep-alive\r\n");
     }
+}
+
+/// The field that names a session.
+pub fn session_field(session: &Session) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut buffer = uuid::Uuid::encode_buffer();
+    let id = uuid::Uuid::from_u128(session.id.0)
+        .hyphenated()
+        .encode_lower(&mut buffer);
+    field(&mut out, "mcp-session-id", id.as_bytes());
+    out
 }
 
 /// A whole response. `fields` are whole lines; `body` is JSON where there is one.

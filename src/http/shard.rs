@@ -2,7 +2,7 @@
 //! thread: its routing state, its connections, its settings, its neighbours.
 //! No borrow of a cell is held across a wait.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use crate::routing::ledger::Told;
 use crate::routing::log_level::Level;
 use crate::routing::marks::TaskNews;
 use crate::routing::outcome::Outcome;
+use crate::routing::private::Order;
 use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::{Act, Ended, SessionsFull, ShardState};
 use crate::routing::stream::Work;
@@ -37,7 +38,7 @@ use crate::runtime::driver::Driver;
 use crate::runtime::notify::Notify;
 use crate::wire::handshake::Handshake;
 use crate::wire::notice::Kinds;
-use crate::wire::reply::Reason;
+use crate::wire::reply::{self, Reason};
 use crate::wire::span::Span;
 use crate::wire::splice::{Edit, splice};
 use crate::wire::sse;
@@ -84,6 +85,21 @@ pub struct FaceConfig {
     pub get_streams: bool,
     /// Silence of an answer or a stream after which it is kept alive.
     pub keep_alive_ms: u64,
+    /// Which header lines of clients go to their upstreams.
+    pub pass: Pass,
+}
+
+/// Appends a header line if it is to be passed on: name, value, where to.
+type PassLine = dyn Fn(&str, &[u8], &mut Vec<u8>) + Send + Sync;
+
+/// The rule by which header lines of clients are passed on; none by default.
+#[derive(Clone, Default)]
+pub struct Pass(pub Option<Arc<PassLine>>);
+
+impl std::fmt::Debug for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Pass").field(&self.0.is_some()).finish()
+    }
 }
 
 /// A connection on its way to the shard that owns the session it speaks for.
@@ -102,7 +118,7 @@ pub struct Shard {
     pub driver: Driver,
     pub config: Arc<FaceConfig>,
     pub state: RefCell<ShardState>,
-    connections: RefCell<Connections>,
+    pub(super) connections: RefCell<Connections>,
     /// Rung when there are lines for the hub.
     pub lines_ready: Rc<Notify>,
     /// The other shards, in their order; the own place is never used.
@@ -115,6 +131,8 @@ pub struct Shard {
     /// There where tokens are configured.
     tokens: Option<TokenReader>,
     date: Cell<(u64, DateLine)>,
+    /// Where orders go, if sessions have upstreams of their own.
+    pub(super) upstream: OnceCell<Box<dyn Fn(Order)>>,
 }
 
 impl Shard {
@@ -147,6 +165,7 @@ impl Shard {
             accepting: RefCell::default(),
             tokens,
             date: Cell::new((u64::MAX, [0; 37])),
+            upstream: OnceCell::new(),
         })
     }
 
@@ -201,20 +220,20 @@ impl Shard {
 
     /// Bytes that bodies, waiting calls and answers take.
     pub fn buffered_bytes(&self) -> usize {
-        let waiting = self.state.borrow().outgoing.waiting_bytes();
+        let waiting = self.state.borrow().waiting_bytes();
         self.connections.borrow().held_bytes() + waiting
     }
 
     /// Bytes that answers may take: what bodies and waiting calls leave of the budget.
-    fn answers_room(&self) -> usize {
-        let waiting = self.state.borrow().outgoing.waiting_bytes();
+    pub(super) fn answers_room(&self) -> usize {
+        let waiting = self.state.borrow().waiting_bytes();
         let taken = waiting + self.connections.borrow().body_bytes();
         self.config.buffered_bytes_max.saturating_sub(taken)
     }
 
     /// Answers may take what bodies and waiting calls leave of the budget; over it
     /// progress goes first, then the connection with the largest backlog.
-    fn enforce_budget(&self) {
+    pub(super) fn enforce_budget(&self) {
         let room = self.answers_room();
         let mut connections = self.connections.borrow_mut();
         let dropped = connections.drop_progress_over(room);
@@ -337,6 +356,15 @@ impl Shard {
                 Act::CloseStream(stream) | Act::WakeStream(stream) => {
                     self.connections.borrow_mut().wake(stream.into());
                 }
+                Act::LostSubscription => self.counters.subscriptions_lost.add(1),
+                Act::NotFound(call) => {
+                    self.counters
+                        .calls
+                        .count(call.method, Outcome::SessionEnded);
+                    let id = Some(call.client_id.raw());
+                    let message = reply::error(id, reply::SESSION_NOT_FOUND, "Session not found");
+                    self.respond(call.reply_to, 404, &message);
+                }
             }
         }
         self.notify_hub();
@@ -384,7 +412,7 @@ impl Shard {
         self.notify_hub();
     }
 
-    fn deliver_line(&self, call: &Call, id_span: Span, line: &[u8]) {
+    pub(super) fn deliver_line(&self, call: &Call, id_span: Span, line: &[u8]) {
         let client_id = call.client_id.raw();
         let edit = Edit {
             span: id_span,
@@ -400,7 +428,10 @@ impl Shard {
                     let head = out.len();
                     splice(&mut out, line, &mut [edit]);
                     debug_assert_eq!(out.len(), head + bytes, "the length was announced");
-                    Delivery::Response(out)
+                    Delivery::Response {
+                        status: 200,
+                        bytes: out,
+                    }
                 }
                 _ => {
                     let mut message = Vec::new();
@@ -447,14 +478,20 @@ impl Shard {
     /// Answers a call with a message of Ringway's own.
     fn tell_message(&self, call: &Call, message: &[u8], outcome: Outcome) {
         self.counters.calls.count(call.method, outcome);
-        let to = call.reply_to;
+        self.respond(call.reply_to, 200, message);
+    }
+
+    /// Gives a request this message as its answer, `status` where the head of the answer
+    /// is still to go out.
+    fn respond(&self, to: ReplyTo, status: u16, message: &[u8]) {
         let date = self.date();
         let delivered = self.connections.borrow_mut().deliver(
             to,
             |form| match form {
-                Form::Json { manner, .. } => {
-                    Delivery::Response(response::complete(manner, &date, 200, b"", message))
-                }
+                Form::Json { manner, .. } => Delivery::Response {
+                    status,
+                    bytes: response::complete(manner, &date, status, b"", message),
+                },
                 _ => Delivery::Message {
                     part: to.part,
                     message: message.to_vec(),
@@ -508,7 +545,7 @@ impl Shard {
         }
     }
 
-    fn count_streamed(&self, streamed: Streamed) {
+    pub(super) fn count_streamed(&self, streamed: Streamed) {
         match streamed {
             Streamed::Taken { own, elsewhere } => {
                 self.counters.events_progress.add(1);
@@ -684,8 +721,17 @@ impl Shard {
         self.perform(acts);
     }
 
-    /// Rings for the hub if there are lines for it, or another log level.
+    /// Rings for the hub if there are lines for it, or another log level; hands over
+    /// what is to be done at the sessions' own upstreams.
     pub fn notify_hub(&self) {
+        if let Some(upstream) = self.upstream.get() {
+            let orders = match self.state.borrow_mut().exchanges() {
+                Some(exchanges) => exchanges.take_orders(),
+                None => Vec::new(),
+            };
+            orders.into_iter().for_each(upstream);
+            return;
+        }
         let state = self.state.borrow();
         let log_level = state.log_level();
         if state.outgoing.has_batch() || state.has_notes() || self.told_log_level.get() != log_level
@@ -715,6 +761,10 @@ impl Shard {
         counters.streams.set(state.streams() as u64);
         counters.subscriptions.set(state.subscriptions() as u64);
         counters.tasks.set(state.tasks() as u64);
+        counters.exchanges.set(state.exchanges_under_way() as u64);
+        counters.session_renewals.set(state.renewals);
+        counters.stream_overflows.set(state.stream_overflows);
+        counters.lost_notices.set(state.lost_notices);
         counters.buffered_bytes.set(self.buffered_bytes() as u64);
     }
 

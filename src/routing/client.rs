@@ -38,10 +38,10 @@ pub enum Step {
 }
 
 /// A client's request on its way.
-pub(super) struct Incoming<'a> {
+pub(in crate::routing) struct Incoming<'a> {
     pub(super) text: &'a [u8],
     pub(super) envelope: &'a Envelope<'a>,
-    id: &'a Field,
+    pub(super) id: &'a Field,
     reply_to: ReplyTo,
     pub(super) now: Micros,
 }
@@ -79,10 +79,18 @@ impl ShardState {
                 ),
                 None => Step::Accepted, // the scan gives every request an id
             },
+            Kind::Notification if self.is_private() => {
+                self.private_notification(session, text, envelope, acts);
+                Step::Accepted
+            }
             Kind::Notification => {
                 if envelope.method == CANCELLED {
                     acts.extend(self.cancel(session, text, envelope).map(Act::End));
                 }
+                Step::Accepted
+            }
+            Kind::Result | Kind::Error if self.is_private() => {
+                self.private_answer(session, text, envelope);
                 Step::Accepted
             }
             // A shared server asks clients nothing, so there is nothing to answer.
@@ -91,6 +99,9 @@ impl ShardState {
     }
 
     fn request(&mut self, session: SessionKey, incoming: &Incoming<'_>) -> Step {
+        if self.is_private() {
+            return self.private_request(session, incoming);
+        }
         let id = incoming.raw_id();
         match Request::of(&incoming.envelope.method) {
             Request::Initialize => Step::Refused(reply::error(
@@ -143,6 +154,21 @@ impl ShardState {
             self.log_levels.change(before, session.log_level);
         }
         reply::result(id, b"{}")
+    }
+
+    /// Why a request is not forwarded, if so.
+    pub(super) fn refused(&self, incoming: &Incoming<'_>) -> Option<Step> {
+        let uri = incoming.envelope.uri.as_ref();
+        if uri.map_or(0, |uri| uri.span.len()) > self.limits.uri_bytes_max {
+            let id = Some(incoming.raw_id());
+            let sentence = "params.uri is longer than the limit (--max-uri)";
+            return Some(Step::Answer(reply::error(
+                id,
+                reply::INVALID_PARAMS,
+                sentence,
+            )));
+        }
+        self.not_now(incoming)
     }
 
     /// Why no call can begin at the moment, if so.
@@ -200,13 +226,7 @@ impl ShardState {
         change: Option<Edit<'_>>,
     ) -> Step {
         let envelope = incoming.envelope;
-        let uri_bytes = envelope.uri.as_ref().map_or(0, |uri| uri.span.len());
-        if uri_bytes > self.limits.uri_bytes_max {
-            let id = Some(incoming.raw_id());
-            let sentence = "params.uri is longer than the limit (--max-uri)";
-            return Step::Answer(reply::error(id, reply::INVALID_PARAMS, sentence));
-        }
-        if let Some(refused) = self.not_now(incoming) {
+        if let Some(refused) = self.refused(incoming) {
             return refused;
         }
         let id = match self.begin_call(key, incoming, about) {
@@ -249,7 +269,7 @@ impl ShardState {
 
     /// `notifications/cancelled`: ends the call of the same session that it
     /// names. Anything else is ignored, as the protocol says.
-    fn cancel(
+    pub(super) fn cancel(
         &mut self,
         session: SessionKey,
         text: &[u8],

@@ -62,6 +62,12 @@ impl EventQueue {
         self.ended += 1;
     }
 
+    /// A message before the reply that is never dropped.
+    pub fn message(&mut self, message: &[u8]) {
+        self.reply(|out| out.extend_from_slice(message));
+        self.ended -= 1;
+    }
+
     /// A call has ended without a reply.
     pub fn end(&mut self) {
         self.ended += 1;

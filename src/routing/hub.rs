@@ -175,13 +175,8 @@ impl HubState {
 
     fn request(&mut self, id: UpstreamId, method: &str, params: impl FnOnce(&mut Vec<u8>)) {
         let out = &mut self.lines;
-        out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-        out.extend_from_slice(id.digits(&mut itoa::Buffer::new()));
-        out.extend_from_slice(br#","method":"#);
-        json_string(out, method);
-        out.extend_from_slice(br#","params":"#);
-        params(out);
-        out.extend_from_slice(b"}\n");
+        reply::request(out, id.digits(&mut itoa::Buffer::new()), method, params);
+        out.push(b'\n');
     }
 
     /// The child is gone: every shard is told.

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use slab::Slab;
 
 use super::marks::Marks;
+use super::private::Private;
 use super::tasks::{SessionTasks, TaskKey};
 use super::time::Millis;
 use super::uri_index::UriKey;
@@ -97,8 +98,8 @@ pub struct Session {
     /// The subscriptions that it asked for and that the ledger has not spoken of.
     pub asking: u32,
     pub tasks: Option<Box<SessionTasks>>,
-    /// When the session is next looked at; see [`super::shard`].
-    pub deadline: Deadline,
+    /// Where its upstream session is its own.
+    pub private: Option<Box<Private>>,
 }
 
 impl Session {
@@ -166,6 +167,9 @@ impl Session {
 pub struct Sessions {
     by_id: HashMap<SessionId, SessionKey, ahash::RandomState>,
     table: Slab<Session>,
+    /// When each place is next looked at; see [`super::shard`]. A place keeps its entry
+    /// in the wheel from one session to the next: short sessions leave none behind.
+    deadlines: Vec<Deadline>,
     max: usize,
 }
 
@@ -175,6 +179,7 @@ impl Sessions {
         Sessions {
             by_id: HashMap::with_hasher(hasher),
             table: Slab::new(),
+            deadlines: Vec::new(),
             max,
         }
     }
@@ -218,8 +223,11 @@ impl Sessions {
             held: None,
             asking: 0,
             tasks: None,
-            deadline: Deadline::default(),
+            private: None,
         }) as u32);
+        if key.0 as usize == self.deadlines.len() {
+            self.deadlines.push(Deadline::default());
+        }
         let before = self.by_id.insert(id, key);
         debug_assert!(before.is_none(), "ids are drawn from 122 random bits");
         key
@@ -266,7 +274,15 @@ impl Sessions {
         let session = self.table.try_remove(key.0 as usize)?;
         debug_assert_eq!(session.calls, 0);
         self.by_id.remove(&session.id);
+        if let Some(deadline) = self.deadlines.get_mut(key.0 as usize) {
+            deadline.clear();
+        }
         Some(session)
+    }
+
+    /// When the place of a session, also of one that has ended, is next looked at.
+    pub fn deadline(&mut self, key: SessionKey) -> Option<&mut Deadline> {
+        self.deadlines.get_mut(key.0 as usize)
     }
 }
 

@@ -11,13 +11,14 @@ use super::letters::Note;
 use super::log_level::{Asked, Level};
 use super::outcome::Outcome;
 use super::outgoing::Outgoing;
+use super::private::Exchanges;
 use super::session::{SessionId, SessionKey, Sessions, StreamId, TokenId};
 use super::tasks::Tasks;
 use super::time::Millis;
 use super::upstream_id::UpstreamId;
 use super::wheel::Wheel;
 use crate::limits::{SHARD_WINDOW_BYTES, TICK_MS};
-use crate::wire::handshake::Handshake;
+use crate::wire::handshake::{Handshake, Offer};
 use crate::wire::reply::{self, Reason};
 use crate::wire::version::Version;
 
@@ -77,6 +78,10 @@ pub enum Act {
     CloseStream(StreamId),
     /// A GET stream has something to write.
     WakeStream(StreamId),
+    /// A call whose session is over upstream: 404.
+    NotFound(Call),
+    /// The server no longer takes a subscription that a session had.
+    LostSubscription,
 }
 
 /// The table of sessions is full.
@@ -111,6 +116,15 @@ pub struct ShardState {
     /// Sessions with an open GET stream.
     pub(super) streams: usize,
     pub(super) limits: ShardLimits,
+    /// Where sessions have upstreams of their own.
+    pub(super) private: Option<Exchanges>,
+    pub(super) offer: Offer,
+    /// Of sessions with upstreams of their own: new handshakes after the server had
+    /// forgotten a session; streams that were closed because their client did not read;
+    /// notifications and answers that were lost because the server takes nothing.
+    pub renewals: u64,
+    pub stream_overflows: u64,
+    pub lost_notices: u64,
     call_wheel: Wheel<u32>,
     session_wheel: Wheel<SessionKey>,
 }
@@ -143,9 +157,43 @@ impl ShardState {
             is_draining: false,
             streams: 0,
             limits,
+            private: None,
+            offer: Offer {
+                get_streams: false,
+                tasks: false,
+            },
+            renewals: 0,
+            stream_overflows: 0,
+            lost_notices: 0,
             call_wheel: Wheel::new(TICK_MS, now),
             session_wheel: Wheel::new(TICK_MS * 20, now),
         }
+    }
+
+    /// The same for sessions with upstreams of their own; there is no child then.
+    pub fn with_private(mut self, offer: Offer, now: Millis) -> ShardState {
+        let bytes_max = self.limits.waiting_bytes_max;
+        self.private = Some(Exchanges::new(bytes_max, self.hasher.clone(), now));
+        self.offer = offer;
+        self.epoch = Some(1);
+        self
+    }
+
+    /// What is under way with the sessions' own upstreams.
+    pub fn exchanges(&mut self) -> Option<&mut Exchanges> {
+        self.private.as_mut()
+    }
+
+    /// Bytes that wait for the server, and for GET streams of sessions with upstreams of
+    /// their own.
+    pub fn waiting_bytes(&self) -> usize {
+        let private = self.private.as_ref();
+        self.outgoing.waiting_bytes() + private.map_or(0, Exchanges::held_bytes)
+    }
+
+    /// Requests under way at the sessions' own upstreams.
+    pub fn exchanges_under_way(&self) -> usize {
+        self.private.as_ref().map_or(0, Exchanges::len)
     }
 
     /// Child number `epoch` is there, with the outcome of its handshake. If it
@@ -235,8 +283,8 @@ impl ShardState {
         // Using it brings the other limit into force, which may be the nearer one.
         let limits = self.limits;
         let due = now.after(limits.session_unused_ms.min(limits.session_ttl_ms));
-        if let Some(session) = self.sessions.get_mut(key) {
-            self.session_wheel.set(&mut session.deadline, key, due);
+        if let Some(deadline) = self.sessions.deadline(key) {
+            self.session_wheel.set(deadline, key, due);
         }
         Ok(key)
     }
@@ -253,6 +301,7 @@ impl ShardState {
     /// Ends a session: its calls and tasks end, its subscriptions are released,
     /// its stream is closed, the server is told, nothing is left.
     pub fn end_session(&mut self, key: SessionKey, acts: &mut Vec<Act>) {
+        let ending = self.private_begin_end(key);
         loop {
             let Some(session) = self.sessions.get(key) else {
                 return;
@@ -261,6 +310,9 @@ impl ShardState {
                 Some(id) => acts.extend(self.withdraw(id, Reason::SessionEnded).map(Act::End)),
                 None => break,
             }
+        }
+        if let Some(ending) = ending {
+            self.private_end(key, ending);
         }
         let Some(session) = self.sessions.close(key) else {
             return;
@@ -311,7 +363,9 @@ impl ShardState {
     /// call that still waits for its turn is never sent.
     pub fn withdraw(&mut self, id: UpstreamId, reason: Reason) -> Option<Ended> {
         let call = self.end_call(id)?;
-        if call.sent {
+        if self.private.is_some() {
+            self.private_withdraw(call.session, id, reason);
+        } else if call.sent {
             if call.about == About::NewTask {
                 self.tasks.orphan(id);
             }
@@ -370,17 +424,20 @@ impl ShardState {
         for entry in self.session_wheel.fired(now) {
             self.settle_session(entry, now, acts);
         }
+        self.private_tick(now);
     }
 
     fn settle_session(&mut self, entry: (SessionKey, Millis), now: Millis, acts: &mut Vec<Act>) {
         let key = entry.0;
         let limits = self.limits;
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        if !self.session_wheel.settle(&mut session.deadline, entry, now) {
+        // Also where the session has ended: the place has no entry any more then.
+        let deadline = self.sessions.deadline(key);
+        if !deadline.is_some_and(|deadline| self.session_wheel.settle(deadline, entry, now)) {
             return;
         }
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
         let allowed = match session.used {
             true => limits.session_ttl_ms,
             false => limits.session_unused_ms,
@@ -390,9 +447,32 @@ impl ShardState {
             false => session.last_used.after(allowed),
             true => now.after(allowed),
         };
-        match due <= now {
-            true => self.end_session(key, acts),
-            false => self.session_wheel.set(&mut session.deadline, key, due),
+        if due <= now {
+            self.end_session(key, acts);
+        } else if let Some(deadline) = self.sessions.deadline(key) {
+            self.session_wheel.set(deadline, key, due);
         }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use crate::routing::bench::Bench;
+
+    #[test]
+    fn short_sessions_leave_one_entry_a_place_and_the_next_one_in_it_ends_in_time() {
+        let mut bench = Bench::new();
+        for _ in 0..1_000 {
+            let session = bench.session();
+            bench.end(session);
+        }
+        assert_eq!(bench.state.session_wheel.entries(), 1);
+        bench.tick(50_000);
+        assert_eq!(bench.state.session_wheel.entries(), 0);
+        let session = bench.session();
+        assert_eq!(bench.state.session_wheel.entries(), 1);
+        bench.tick(59_000);
+        assert!(bench.state.sessions.get(session).is_some());
+        bench.tick(65_000);
+        assert!(bench.state.sessions.get(session).is_none());
     }
 }

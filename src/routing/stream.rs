@@ -33,7 +33,7 @@ impl ShardState {
             acts.push(Act::CloseStream(stream));
             return None;
         };
-        match session.stream.replace(stream) {
+        let replaced = match session.stream.replace(stream) {
             Some(older) => {
                 session.replacements = session.replacements.saturating_add(1);
                 acts.push(Act::CloseStream(older));
@@ -43,7 +43,9 @@ impl ShardState {
                 self.streams += 1;
                 None
             }
-        }
+        };
+        self.want_upward(key);
+        replaced
     }
 
     /// GET streams that are open.
@@ -64,6 +66,12 @@ impl ShardState {
         let Some(session) = session.filter(|session| session.stream == Some(stream)) else {
             return Work::End;
         };
+        if let Some(events) = session.private_write(stream, out) {
+            return match events {
+                0 => Work::Rest,
+                _ => Work::Write(events),
+            };
+        }
         if !session.has_marks() {
             return Work::Rest;
         }
@@ -86,6 +94,13 @@ impl ShardState {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
+        if let Some(bytes) = session.private_wrote(stream, is_done) {
+            acts.extend(session.stream.filter(|_| !is_done).map(Act::WakeStream));
+            if let Some(exchanges) = &mut self.private {
+                exchanges.dequeued(bytes);
+            }
+            return;
+        }
         let place = session
             .writing
             .iter()
@@ -114,6 +129,7 @@ impl ShardState {
             session.stream = None;
             session.last_used = now;
             self.streams -= 1;
+            self.drop_upward(key);
         }
         self.stream_wrote(key, stream, false, acts);
     }

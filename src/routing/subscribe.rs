@@ -173,7 +173,8 @@ impl ShardState {
 
     /// Subscriptions of all sessions.
     pub fn subscriptions(&self) -> usize {
-        self.interests.held()
+        let private = self.private.as_ref();
+        self.interests.held() + private.map_or(0, |exchanges| exchanges.subscriptions())
     }
 
     /// What the ledger says about a URI. Returns how many sessions have lost it.

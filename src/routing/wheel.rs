@@ -44,6 +44,9 @@ pub struct Wheel<K> {
 
 const BUCKETS: usize = 1_024;
 
+/// Entries for which a bucket keeps room.
+const BUCKET_KEPT: usize = 16;
+
 impl<K: Copy> Wheel<K> {
     /// A wheel whose deadlines fire at most two ticks late and never early.
     pub fn new(tick_ms: u64, now: Millis) -> Wheel<K> {
@@ -81,7 +84,12 @@ impl<K: Copy> Wheel<K> {
         while self.next <= until {
             let place = (self.next % BUCKETS as u64) as usize;
             self.next += 1;
-            fired.append(&mut self.buckets[place]);
+            let bucket = &mut self.buckets[place];
+            fired.append(bucket);
+            // What a rush of short lives has grown is given back.
+            if bucket.capacity() > BUCKET_KEPT {
+                *bucket = Vec::new();
+            }
         }
         fired
     }
@@ -168,6 +176,23 @@ mod tests {
         assert_eq!(owners.fire(&mut wheel, 400), [0]);
         assert!(owners.fire(&mut wheel, 80_000).is_empty());
         assert_eq!(wheel.entries(), 0);
+    }
+
+    #[test]
+    fn a_rush_leaves_no_room_behind() {
+        let mut wheel = Wheel::new(50, Millis(0));
+        let mut owners = Owners(vec![Deadline::default(); 1_000]);
+        for now in (0..200_000).step_by(50) {
+            for (key, owner) in owners.0.iter_mut().enumerate() {
+                wheel.set(owner, key, Millis(now + 100));
+                owner.clear();
+            }
+            owners.fire(&mut wheel, now);
+        }
+        owners.fire(&mut wheel, 300_000);
+        assert_eq!(wheel.entries(), 0);
+        let room: usize = wheel.buckets.iter().map(Vec::capacity).sum();
+        assert!(room <= BUCKETS * BUCKET_KEPT, "{room}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::driver::Driver;
 use super::fd::StreamFd;
+use super::has_own_lines;
 
 /// Wakes one thread. Shared by every sender to that thread.
 #[derive(Debug)]
@@ -27,6 +28,9 @@ pub struct Bell {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Line(AtomicBool);
+
+// A sender looks at the flag once a batch; the descriptor beside it is only read.
+const _: () = assert!(has_own_lines::<Line>() && has_own_lines::<Bell>());
 
 impl Bell {
     /// A bell that nobody waits for yet.

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::call_counters::CallCounters;
+use super::has_own_lines;
 use super::histogram::Histogram;
 use super::status_counters::StatusCounters;
 use crate::routing::drops::DropReason;
@@ -54,6 +55,13 @@ pub struct Counters {
     /// How long answered calls took.
     pub durations: Histogram,
     pub handovers: Counter,
+    /// Of sessions with upstreams of their own: requests under way there (a gauge);
+    /// new handshakes because the server had forgotten a session; streams closed because
+    /// their client did not read; messages of clients that the server did not take.
+    pub exchanges: Counter,
+    pub session_renewals: Counter,
+    pub stream_overflows: Counter,
+    pub lost_notices: Counter,
     /// Connections that were ended because they held the most of what was over
     /// the budget.
     pub evicted: Counter,
@@ -71,6 +79,8 @@ pub struct Counters {
     pub version_differs: Counter,
     drops: [Counter; DropReason::ALL.len()],
 }
+
+const _: () = assert!(has_own_lines::<Counters>());
 
 impl Counters {
     /// Counts a dropped message. Returns how many of this reason there were.

@@ -13,3 +13,12 @@ pub mod histogram;
 pub mod notify;
 pub mod status_counters;
 pub mod tasks;
+
+/// Bytes that two threads never share unless they mean to: two cache lines, because
+/// processors fetch them in pairs. `repr(align(128))` has to repeat the number.
+pub const LINE_BYTES: usize = 128;
+
+/// Whether values of `T` have their cache lines to themselves, wherever they stand.
+pub const fn has_own_lines<T>() -> bool {
+    align_of::<T>() >= LINE_BYTES && size_of::<T>().is_multiple_of(LINE_BYTES)
+}

@@ -9,10 +9,11 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::Receiver as Letters;
 
+use super::bridge::{self, BridgeOrder, BridgePlan};
 use super::events::Event;
 use super::hub_thread::{self, HubOrder};
 use super::shard_thread;
-use crate::cli::Config;
+use crate::cli::{Config, ServerPlace};
 use crate::http::shard::{FaceConfig, Handover};
 use crate::http::token_file::{TokenCell, TokenReader};
 use crate::limits::{HANDOVERS_MAX, MAILBOX_BATCHES};
@@ -23,22 +24,30 @@ use crate::runtime::cores;
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::{Driver, DriverChoice, Loop, RingFlags};
 use crate::runtime::tasks;
+use crate::upstream::http::{self, HttpCounters};
 use crate::wire::handshake::Offer;
 
 /// What the main thread keeps of the plan.
 pub(super) struct Posts {
     pub(super) shard_counters: Vec<Arc<Counters>>,
     pub(super) hub_counters: Arc<Counters>,
+    /// Of the threads that have an HTTP client, with their names in metrics.
+    pub(super) http_counters: Vec<(String, Arc<HttpCounters>)>,
     pub(super) hub: Post<HubOrder>,
+    /// There where all sessions share one at a server over HTTP.
+    pub(super) bridge: Option<Post<BridgeOrder>>,
     pub(super) shards: Vec<Post<ToShard>>,
 }
 
 /// Everything that the threads are made of, before they start.
 pub(super) struct Plan {
     shards: Vec<ShardPlan>,
-    hub: HubPlan,
+    /// `None` where sessions have upstreams of their own.
+    hub: Option<HubPlan>,
     /// Its bell, if the hub has a thread of its own.
     own_hub: Option<Arc<Bell>>,
+    /// There where all sessions share one at a server over HTTP.
+    bridge: Option<BridgePlan>,
     cores: Vec<Option<usize>>,
     driver: DriverChoice,
     ring_flags: RingFlags,
@@ -59,6 +68,18 @@ pub(super) struct ShardPlan {
     pub(super) lines: Post<Lines>,
     pub(super) counters: Arc<Counters>,
     pub(super) tokens: Option<TokenReader>,
+    /// There where sessions have upstreams of their own.
+    pub(super) private: Option<PrivatePlan>,
+}
+
+/// What a shard needs for its sessions' own upstreams.
+pub(super) struct PrivatePlan {
+    pub(super) upstream: Arc<http::Upstream>,
+    pub(super) counters: Arc<HttpCounters>,
+    /// Header lines of every request.
+    pub(super) added_fields: Vec<u8>,
+    /// How long the server may take to answer what is no call.
+    pub(super) handshake_timeout_ms: u64,
 }
 
 /// What the hub is made of.
@@ -79,6 +100,7 @@ impl Plan {
         tokens: Option<Arc<TokenCell>>,
         listeners: Vec<TcpListener>,
         events: Sender<Event>,
+        upstream: Option<Arc<http::Upstream>>,
     ) -> std::io::Result<(Plan, Posts)> {
         let shards = config.shards;
         let bells = (0..shards)
@@ -87,11 +109,40 @@ impl Plan {
         let own_hub = config.hub_is_own.then(Bell::new).transpose()?;
         let hub_bell = own_hub.as_ref().unwrap_or(&bells[0]);
         let (to_hub, orders) = mailbox(HUB_ORDERS, hub_bell);
+        let private = match (&config.server, &upstream) {
+            (ServerPlace::Http(server), Some(upstream)) if !server.is_shared => {
+                Some((upstream.clone(), server.fields.added().to_vec()))
+            }
+            _ => None,
+        };
+        let handshake_timeout_ms =
+            u64::try_from(config.start_timeout.as_millis()).unwrap_or(u64::MAX);
+        let is_private = private.is_some();
+        let mut to_bridge = None;
+        let mut bridge = None;
+        if let (ServerPlace::Http(server), Some(upstream)) = (&config.server, &upstream)
+            && server.is_shared
+        {
+            let bell = Bell::new()?;
+            let (post, orders) = mailbox(BRIDGE_ORDERS, &bell);
+            to_bridge = Some(post);
+            bridge = Some(BridgePlan {
+                bell,
+                orders,
+                upstream: upstream.clone(),
+                counters: Arc::default(),
+                connections_max: server.connections_max,
+                added_fields: server.fields.added().to_vec(),
+                start_timeout_ms: handshake_timeout_ms,
+                request_timeout_ms: config.limits.request_timeout_ms,
+            });
+        }
         let face = Arc::new(config.face);
         let (peers, handovers): (Vec<_>, Vec<_>) = bells
             .iter()
             .map(|bell| mailbox(HANDOVERS_MAX, bell))
             .unzip();
+        let hub_counters: Arc<Counters> = Arc::default();
         let mut links = Vec::new();
         let mut shard_plans = Vec::new();
         let mut to_shards = Vec::new();
@@ -115,11 +166,17 @@ impl Plan {
                 lines,
                 counters: Arc::default(),
                 tokens: tokens.as_ref().map(TokenCell::reader),
+                private: private.as_ref().map(|(upstream, fields)| PrivatePlan {
+                    upstream: upstream.clone(),
+                    counters: Arc::default(),
+                    added_fields: fields.clone(),
+                    handshake_timeout_ms,
+                }),
             });
         }
         let plan = Plan {
             shards: shard_plans,
-            hub: HubPlan {
+            hub: (!is_private).then(|| HubPlan {
                 links,
                 orders,
                 line_bytes_max: config.line_bytes_max,
@@ -128,22 +185,32 @@ impl Plan {
                     tasks: true,
                 },
                 request_timeout_ms: config.limits.request_timeout_ms,
-                counters: Arc::default(),
-            },
+                counters: hub_counters.clone(),
+            }),
             own_hub,
+            bridge,
             cores: config.cores,
             driver: config.driver,
             ring_flags: config.ring_flags,
             events,
         };
         let posts = Posts {
+            http_counters: plan
+                .shards
+                .iter()
+                .filter_map(|shard| {
+                    let counters = shard.private.as_ref()?.counters.clone();
+                    Some((format!("shard-{}", shard.index), counters))
+                })
+                .collect(),
             shard_counters: plan
                 .shards
                 .iter()
                 .map(|shard| shard.counters.clone())
                 .collect(),
-            hub_counters: plan.hub.counters.clone(),
+            hub_counters,
             hub: to_hub,
+            bridge: to_bridge,
             shards: to_shards,
         };
         Ok((plan, posts))
@@ -151,12 +218,13 @@ impl Plan {
 
     /// Threads that the plan starts.
     pub(super) fn threads(&self) -> usize {
-        self.shards.len() + usize::from(self.own_hub.is_some())
+        self.shards.len() + usize::from(self.own_hub.is_some()) + usize::from(self.bridge.is_some())
     }
 
-    /// Starts the threads: the shards', and the hub's if it has one.
+    /// Starts the threads: the shards', the hub's if it has one, the
+    /// bridge's if there is one.
     pub(super) fn start(self) -> std::io::Result<Vec<JoinHandle<()>>> {
-        let mut hub = Some(self.hub);
+        let mut hub = self.hub;
         let mut cores = self.cores.into_iter();
         let mut handles = Vec::new();
         let spawner = Spawner {
@@ -182,12 +250,21 @@ impl Plan {
                 hub_thread::run(hub, bell, driver, events)
             })?);
         }
+        if let Some(bridge) = self.bridge {
+            let name = "ringway-bridge".into();
+            handles.push(spawner.spawn(name, None, move |driver, events| {
+                bridge::run(bridge, driver, events)
+            })?);
+        }
         Ok(handles)
     }
 }
 
 /// Orders from the main thread to the hub that wait: one to begin, one to end.
 const HUB_ORDERS: usize = 4;
+
+/// The same to the bridge: it takes each at once.
+const BRIDGE_ORDERS: usize = 16;
 
 /// Starts threads with a loop each, and says when one ends: none may.
 struct Spawner {

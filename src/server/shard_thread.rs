@@ -10,9 +10,10 @@ use super::events::Event;
 use super::events::spawn_vital;
 use super::hub_thread::{self, HubMail};
 use super::plan::{HubPlan, ShardPlan};
+use super::private;
 use crate::http::listener;
 use crate::http::shard::{Handover, Shard};
-use crate::limits::{HANDOVERS_PER_TURN, LETTERS_PER_TURN, TICK_MS};
+use crate::limits::{FAREWELL_MS, HANDOVERS_PER_TURN, LETTERS_PER_TURN, TICK_MS};
 use crate::routing::letters::{Kind, Lines, Messages, Note, ToShard};
 use crate::routing::log_level::Level;
 use crate::routing::outcome::Outcome;
@@ -24,6 +25,7 @@ use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
 use crate::runtime::notify::Notify;
 use crate::upstream::links::LocalShard;
+use crate::wire::handshake::Offer;
 use crate::wire::span::Span;
 
 /// Runs a shard, and the hub with it if it has no thread of its own.
@@ -35,7 +37,15 @@ pub(super) async fn run(
 ) -> std::io::Result<()> {
     let lines_ready = Rc::new(Notify::default());
     let seeds = ahash::RandomState::new();
-    let state = ShardState::new(plan.index, plan.shards, plan.limits, seeds, clock::now());
+    let now = clock::now();
+    let mut state = ShardState::new(plan.index, plan.shards, plan.limits, seeds, now);
+    if plan.private.is_some() {
+        let offer = Offer {
+            get_streams: plan.face.get_streams,
+            tasks: true,
+        };
+        state = state.with_private(offer, now);
+    }
     let shard = Shard::new(
         plan.index,
         plan.shards,
@@ -58,8 +68,13 @@ pub(super) async fn run(
         letters: plan.letters,
         handovers: plan.handovers,
     });
-    let hub = match hub {
-        Some(plan) => {
+    let hub = match (hub, plan.private) {
+        (_, Some(private)) => {
+            private::connect(&shard, private);
+            face.opening.notify();
+            None
+        }
+        (Some(plan), None) => {
             let local = face.clone();
             Some(hub_thread::start(
                 plan,
@@ -69,7 +84,7 @@ pub(super) async fn run(
                 events.clone(),
             ))
         }
-        None => {
+        (None, None) => {
             spawn_vital("lines", &events, send_lines(shard.clone(), plan.lines));
             None
         }
@@ -228,6 +243,7 @@ async fn send_lines(shard: Rc<Shard>, post: Post<Lines>) {
 
 async fn tick(shard: Rc<Shard>, mail: Rc<ShardMail>, events: Sender<Event>) {
     let mut has_reported = false;
+    let mut drained = None;
     loop {
         monoio::time::sleep(Duration::from_millis(TICK_MS)).await;
         shard.tick();
@@ -235,8 +251,17 @@ async fn tick(shard: Rc<Shard>, mail: Rc<ShardMail>, events: Sender<Event>) {
         counters.mailbox_to_shard.set(mail.letters.len() as u64);
         counters.mailbox_handovers.set(mail.handovers.len() as u64);
         if !has_reported && shard.is_drained() {
-            has_reported = true;
-            let _ = events.send(Event::Drained);
+            // Servers are told that their sessions are over, if they listen.
+            let since = *drained.get_or_insert_with(|| {
+                if shard.is_private() {
+                    shard.end_all_sessions();
+                }
+                clock::now()
+            });
+            if shard.is_upstream_quiet() || clock::now().since(since) > FAREWELL_MS {
+                has_reported = true;
+                let _ = events.send(Event::Drained);
+            }
         }
     }
 }

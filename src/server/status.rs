@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use crate::admin::{HubSnapshot, Readiness, ShardSnapshot, Snapshot, Source};
+use crate::admin::{HttpSnapshot, HubSnapshot, Readiness, ShardSnapshot, Snapshot, Source};
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::Driver;
+use crate::upstream::http::{EndKind, Fault, HttpCounters};
 
 /// The state of the whole process, readable from any thread.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(super) struct Status {
     started: SystemTime,
     shards: Vec<Arc<Counters>>,
     hub: Arc<Counters>,
+    /// The HTTP clients of threads, by their names.
+    http: Vec<(String, Arc<HttpCounters>)>,
     readiness: AtomicU8,
     driver: AtomicU8,
     upstream_starts: AtomicU64,
@@ -28,11 +31,16 @@ const READINESS: [Readiness; 4] = [
 ];
 
 impl Status {
-    pub(super) fn new(shards: Vec<Arc<Counters>>, hub: Arc<Counters>) -> Arc<Status> {
+    pub(super) fn new(
+        shards: Vec<Arc<Counters>>,
+        hub: Arc<Counters>,
+        http: Vec<(String, Arc<HttpCounters>)>,
+    ) -> Arc<Status> {
         Arc::new(Status {
             started: SystemTime::now(),
             shards,
             hub,
+            http,
             readiness: AtomicU8::new(0),
             driver: AtomicU8::new(0),
             upstream_starts: AtomicU64::new(0),
@@ -83,7 +91,30 @@ impl Source for Status {
                 quoted_ids: self.hub.quoted_ids.get(),
                 drops: self.hub.drops(),
             },
+            http: self
+                .http
+                .iter()
+                .map(|(thread, counters)| (thread.clone(), client(counters)))
+                .collect(),
         }
+    }
+}
+
+fn client(counters: &HttpCounters) -> HttpSnapshot {
+    let ends = EndKind::ALL.into_iter().map(EndKind::label);
+    let faults = Fault::ALL.into_iter().map(Fault::label);
+    HttpSnapshot {
+        connections: counters.connections.get(),
+        idle: counters.idle.get(),
+        waiting: counters.waiting.get(),
+        connects: counters.connects.get(),
+        connect_failures: counters.connect_failures.get(),
+        reused: counters.reused.get(),
+        retries: counters.retries.get(),
+        received_bytes: counters.received_bytes.get(),
+        sent_bytes: counters.sent_bytes.get(),
+        ends: ends.zip(counters.ends()).collect(),
+        faults: faults.zip(counters.faults()).collect(),
     }
 }
 
@@ -106,6 +137,10 @@ fn shard(counters: &Counters) -> ShardSnapshot {
         received_bytes: counters.received_bytes.get(),
         sent_bytes: counters.sent_bytes.get(),
         drops: counters.drops(),
+        exchanges: counters.exchanges.get(),
+        session_renewals: counters.session_renewals.get(),
+        stream_overflows: counters.stream_overflows.get(),
+        lost_notices: counters.lost_notices.get(),
         handovers: counters.handovers.get(),
         evicted_connections: counters.evicted.get(),
         version_differs: counters.version_differs.get(),

@@ -1,10 +1,11 @@
-//! The life of the server's process as the main thread leads it: started, up,
-//! dead, started again after a pause. The main thread is the right one for it:
+//! The life of the server's process, or of the one session at a server over HTTP, as
+//! the main thread leads it: started, up, dead, started again after a pause. The main thread is the right one for it:
 //! it is not pinned and lives as long as any child.
 
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
+use super::bridge::{BridgeOrder, Session};
 use super::events::{Event, wait_for_child};
 use super::hub_thread::HubOrder;
 use crate::limits::CHILD_EXIT_MS;
@@ -13,6 +14,8 @@ use crate::routing::time::Millis;
 use crate::runtime::bell::Post;
 use crate::runtime::clock;
 use crate::upstream::child::{self, Group, ServerCommand, StartError};
+use crate::upstream::http::bridge;
+use crate::upstream::hub::ServerPipes;
 use crate::upstream::stderr;
 
 /// How long the pipes of a server that was killed may stay open.
@@ -20,7 +23,7 @@ const ENDING_MS: u64 = 2 * CHILD_EXIT_MS;
 
 /// The server and where it is in its life.
 pub(super) struct Upstream {
-    command: ServerCommand,
+    origin: Origin,
     /// The soft limit on open files that it gets.
     open_files: u64,
     start_timeout: Duration,
@@ -34,14 +37,25 @@ pub(super) struct Upstream {
     back_off: BackOff,
 }
 
+/// What the server is.
+pub(super) enum Origin {
+    Command(ServerCommand),
+    /// At an address, in one session that all share; who leads it.
+    Bridge(String, Post<BridgeOrder>),
+    /// At this address, where each session goes by itself.
+    Elsewhere(String),
+}
+
 /// Where the server is in its life.
 enum Life {
+    /// Not Ringway's to lead.
+    Elsewhere,
     /// Not running; to be started then.
     Resting { start: Millis },
     /// Running, the handshake not done.
-    Starting { group: Group, deadline: Millis },
+    Starting { holder: Holder, deadline: Millis },
     /// Serving since then.
-    Up { group: Group, since: Millis },
+    Up { holder: Holder, since: Millis },
     /// Its stdout has ended or its process has: killed, and waited for by the hub.
     Ending {
         ready: Option<Millis>,
@@ -50,57 +64,96 @@ enum Life {
     },
 }
 
+/// What ends the server when it is dropped.
+enum Holder {
+    Process(Group),
+    Session(Session),
+}
+
 impl Upstream {
     pub(super) fn new(
-        command: ServerCommand,
+        origin: Origin,
         open_files: u64,
         start_timeout: Duration,
         events: Sender<Event>,
         hub: Post<HubOrder>,
     ) -> Upstream {
+        let life = match &origin {
+            Origin::Elsewhere(_) => Life::Elsewhere,
+            Origin::Command(_) | Origin::Bridge(..) => Life::Resting {
+                start: Millis::default(),
+            },
+        };
         Upstream {
-            command,
+            origin,
             open_files,
             start_timeout,
             events,
             hub,
             number: 0,
             relay: None,
-            life: Life::Resting {
-                start: Millis::default(),
-            },
+            life,
             back_off: BackOff::default(),
         }
     }
 
     /// The server's program, for people.
     pub(super) fn name(&self) -> String {
-        format!("{:?}", self.command.label)
+        match &self.origin {
+            Origin::Command(command) => format!("{:?}", command.label),
+            Origin::Bridge(address, _) | Origin::Elsewhere(address) => address.clone(),
+        }
+    }
+
+    /// Whether each session goes to the server by itself.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(self.origin, Origin::Elsewhere(_))
+    }
+
+    /// Whether it is a session at a server that is not Ringway's to start.
+    pub(super) fn is_bridge(&self) -> bool {
+        matches!(self.origin, Origin::Bridge(..))
     }
 
     /// Starts the server.
     pub(super) fn start(&mut self, now: Millis) -> Result<(), StartError> {
-        let started = child::start(&self.command, self.open_files)?;
-        self.number += 1;
-        self.relay = Some(stderr::relay(started.stderr).map_err(StartError::Thread)?);
-        wait_for_child(self.number, started.end, self.events.clone())
-            .map_err(StartError::Thread)?;
+        let (holder, pipes) = match &self.origin {
+            Origin::Command(command) => {
+                let started = child::start(command, self.open_files)?;
+                self.number += 1;
+                self.relay = Some(stderr::relay(started.stderr).map_err(StartError::Thread)?);
+                wait_for_child(self.number, started.end, self.events.clone())
+                    .map_err(StartError::Thread)?;
+                (Holder::Process(started.group), started.pipes)
+            }
+            Origin::Bridge(_, post) => {
+                let (pipes, bridge_pipes) = bridge::pipes().map_err(StartError::Pipes)?;
+                self.number += 1;
+                let session = Session::open(post, self.number, bridge_pipes);
+                (Holder::Session(session), pipes)
+            }
+            Origin::Elsewhere(_) => return Ok(()),
+        };
+        self.connect(holder, pipes, now);
+        Ok(())
+    }
+
+    fn connect(&mut self, holder: Holder, pipes: ServerPipes, now: Millis) {
         let timeout = u64::try_from(self.start_timeout.as_millis()).unwrap_or(u64::MAX);
         self.life = Life::Starting {
-            group: started.group,
+            holder,
             deadline: now.after(timeout),
         };
-        if self.hub.send(HubOrder::Connect(started.pipes)).is_err() {
+        if self.hub.send(HubOrder::Connect(pipes)).is_err() {
             tracing::error!("the hub does not take the pipes of the new server");
         }
         self.hub.ring();
-        Ok(())
     }
 
     /// The handshake is done.
     pub(super) fn opened(&mut self, now: Millis) {
         self.life = match std::mem::replace(&mut self.life, Life::Resting { start: now }) {
-            Life::Starting { group, .. } => Life::Up { group, since: now },
+            Life::Starting { holder, .. } => Life::Up { holder, since: now },
             other => other,
         };
     }
@@ -111,7 +164,7 @@ impl Upstream {
         let ready = match &self.life {
             Life::Up { since, .. } => Some(*since),
             Life::Starting { .. } => None,
-            Life::Ending { .. } | Life::Resting { .. } => return,
+            Life::Ending { .. } | Life::Resting { .. } | Life::Elsewhere => return,
         };
         // Replacing the life drops the group, which kills what is left of it and
         // may take its time; the deadline counts from there.
@@ -157,7 +210,7 @@ impl Upstream {
             Life::Resting { start } => Some(*start),
             Life::Starting { deadline, .. } => Some(*deadline),
             Life::Ending { deadline, .. } => Some(*deadline),
-            Life::Up { .. } => None,
+            Life::Up { .. } | Life::Elsewhere => None,
         }
     }
 
@@ -196,12 +249,15 @@ impl Upstream {
                 deadline: Millis::NEVER,
             },
         );
-        if let Life::Starting { group, .. } | Life::Up { group, .. } = life {
+        if let Life::Starting { holder, .. } | Life::Up { holder, .. } = life {
             if self.hub.send(HubOrder::StopWriting).is_err() {
                 tracing::warn!("the hub does not take the order to close the server's stdin");
             }
             self.hub.ring();
-            group.stop(ended);
+            match holder {
+                Holder::Process(group) => group.stop(ended),
+                Holder::Session(session) => session.stop(ended),
+            }
         }
     }
 }

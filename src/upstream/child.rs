@@ -117,7 +117,7 @@ fn is_own_variable(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b"RINGWAY_")
 }
 
-fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let ends = pipe_with(PipeFlags::CLOEXEC)?;
     // Users without privilege may be refused; the default size works too.
     let _ = fcntl_setpipe_size(&ends.0, PIPE_BYTES);

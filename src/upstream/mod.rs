@@ -3,6 +3,7 @@
 
 pub mod child;
 pub mod guard;
+pub mod http;
 pub mod hub;
 pub mod links;
 pub mod stderr;

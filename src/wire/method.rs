@@ -59,5 +59,28 @@ pub const LOG_LEVELS: [&str; 8] = [
 /// The notification by which either side withdraws a request.
 pub const CANCELLED: &str = "notifications/cancelled";
 
+/// The notification by which a client says that it is ready.
+pub const INITIALIZED: &str = "notifications/initialized";
+
+/// Whether it does no harm that a request of this method arrives twice.
+pub fn may_repeat(method: &str) -> bool {
+    matches!(
+        method,
+        "tools/list"
+            | "prompts/list"
+            | "prompts/get"
+            | "resources/list"
+            | "resources/templates/list"
+            | "resources/read"
+            | "resources/subscribe"
+            | "resources/unsubscribe"
+            | "completion/complete"
+            | "logging/setLevel"
+            | "tasks/get"
+            | "tasks/list"
+            | "tasks/result"
+    )
+}
+
 /// The notification that reports progress on a request.
 pub const PROGRESS: &str = "notifications/progress";

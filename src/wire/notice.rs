@@ -52,9 +52,9 @@ impl Kinds {
         self.0 & kind.0 != 0
     }
 
-    /// Appends one event for each kind.
-    pub fn frames(self, out: &mut Vec<u8>) {
-        for (kind, message) in [
+    /// One message for each kind.
+    pub fn messages(self) -> impl Iterator<Item = &'static [u8]> {
+        let messages = [
             (
                 Kinds::TOOLS,
                 &br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#[..],
@@ -67,22 +67,35 @@ impl Kinds {
                 Kinds::PROMPTS,
                 br#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#,
             ),
-        ] {
-            if self.has(kind) {
-                sse::frame(out, message);
-            }
+        ];
+        messages
+            .into_iter()
+            .filter(move |(kind, _)| self.has(*kind))
+            .map(|(_, message)| message)
+    }
+
+    /// Appends one event for each kind.
+    pub fn frames(self, out: &mut Vec<u8>) {
+        for message in self.messages() {
+            sse::frame(out, message);
         }
     }
 }
 
-/// The event that tells of an updated resource.
-pub fn updated_frame(uri: &str) -> Vec<u8> {
+/// The message that tells of an updated resource.
+pub fn updated_message(uri: &str) -> Vec<u8> {
     let mut message = Vec::with_capacity(96 + uri.len());
     message.extend_from_slice(
         br#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"#,
     );
     json_string(&mut message, uri);
     message.extend_from_slice(b"}}");
+    message
+}
+
+/// The event that tells of an updated resource.
+pub fn updated_frame(uri: &str) -> Vec<u8> {
+    let message = updated_message(uri);
     let mut out = Vec::with_capacity(message.len() + sse::FRAME_BYTES);
     sse::frame(&mut out, &message);
     out

@@ -116,6 +116,39 @@ pub fn failure(id: Option<&[u8]>, reason: Reason) -> Vec<u8> {
     out
 }
 
+/// The same for an upstream server that answered with nothing usable; `sentence` says
+/// what it was.
+pub fn upstream_failure(id: Option<&[u8]>, sentence: &str) -> Vec<u8> {
+    let mut out = error_open(id, INTERNAL_ERROR, sentence);
+    out.extend_from_slice(br#","data":{"reason":""#);
+    out.extend_from_slice(Reason::UpstreamDown.word().as_bytes());
+    out.extend_from_slice(br#""}}}"#);
+    out
+}
+
+/// An error as it stands in a message of the server's.
+pub fn raw_error(id: &[u8], error: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(48 + id.len() + error.len());
+    envelope(&mut out, Some(id));
+    out.extend_from_slice(br#""error":"#);
+    let start = out.len();
+    out.extend_from_slice(error);
+    super::splice::fold_newlines(&mut out[start..]);
+    out.push(b'}');
+    out
+}
+
+/// Appends a request; `params` writes its parameters.
+pub fn request(out: &mut Vec<u8>, id: &[u8], method: &str, params: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    out.extend_from_slice(id);
+    out.extend_from_slice(br#","method":"#);
+    json_string(out, method);
+    out.extend_from_slice(br#","params":"#);
+    params(out);
+    out.push(b'}');
+}
+
 /// The server's own refusal of a request that Ringway made for this client: its
 /// code and message, and nothing else of it.
 pub fn refusal(id: &[u8], code: i64, message: &str) -> Vec<u8> {

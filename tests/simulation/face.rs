@@ -114,7 +114,7 @@ fn part(delivery: Delivery) -> Vec<u8> {
     match delivery {
         Delivery::Message { message, .. } => message,
         Delivery::Cancelled { error, .. } => error,
-        Delivery::Response(_) => panic!("check 2: a whole response for a batch"),
+        Delivery::Response { .. } => panic!("check 2: a whole response for a batch"),
     }
 }
 
@@ -285,7 +285,7 @@ impl World {
                 assert_ne!(exchange.shape, Shape::Sse, "check 2: JSON behind events");
                 let delivery = deliveries.into_iter().next().expect("one answer");
                 let bytes = match delivery {
-                    Delivery::Response(bytes) => {
+                    Delivery::Response { bytes, .. } => {
                         assert_eq!(exchange.shape, Shape::Json);
                         bytes
                     }

@@ -226,6 +226,9 @@ impl Shard {
                 Act::CloseStream(stream) | Act::WakeStream(stream) => {
                     self.connections.wake(stream.into());
                 }
+                Act::NotFound(_) | Act::LostSubscription => {
+                    panic!("sessions share their server here")
+                }
             }
         }
     }
@@ -279,7 +282,10 @@ impl Shard {
             let mut message = Vec::new();
             write(&mut message);
             match form {
-                Form::Json { .. } => Delivery::Response(message),
+                Form::Json { .. } => Delivery::Response {
+                    status: 200,
+                    bytes: message,
+                },
                 _ => Delivery::Message {
                     part: to.part,
                     message,

@@ -1,0 +1,316 @@
+//! A shard's side of the sessions' own upstreams: orders go out to whoever carries
+//! them out; what comes of them is delivered to the session's client, on the answer of
+//! a call or on the GET stream.
+
+use std::rc::Rc;
+
+use super::connections::{Delivery, Form, Streamed};
+use super::head::Head;
+use super::response::{self, Manner};
+use super::shard::Shard;
+use crate::routing::calls::ReplyTo;
+use crate::routing::drops::DropReason;
+use crate::routing::outcome::Outcome;
+use crate::routing::private::{End, ExchangeKey, Heard, Opened, Order};
+use crate::routing::session::{SessionKey, TokenId};
+use crate::routing::shard::Act;
+use crate::runtime::clock;
+use crate::wire::reply::{self, Reason};
+use crate::wire::scan::{Envelope, Field};
+use crate::wire::splice::{Edit, splice};
+use crate::wire::sse;
+
+/// An `initialize` that the server has not answered. If its client goes before, the
+/// server is told.
+pub struct PendingOpening {
+    shard: Rc<Shard>,
+    key: ExchangeKey,
+}
+
+impl std::fmt::Debug for PendingOpening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.key.fmt(f)
+    }
+}
+
+impl Drop for PendingOpening {
+    fn drop(&mut self) {
+        self.shard.state.borrow_mut().abandon_opening(self.key);
+        self.shard.notify_hub();
+    }
+}
+
+impl Shard {
+    /// Orders go to `carry_out` from now on.
+    pub fn connect_upstream(&self, carry_out: Box<dyn Fn(Order)>) {
+        let _ = self.upstream.set(carry_out);
+    }
+
+    /// Whether sessions have upstreams of their own.
+    pub fn is_private(&self) -> bool {
+        self.upstream.get().is_some()
+    }
+
+    /// Header lines of this request go upstream with what the session sends.
+    pub fn pass_fields(&self, session: SessionKey, head: &Head) {
+        if let Some(fields) = &head.passed {
+            self.state.borrow_mut().pass_fields(session, fields);
+        }
+    }
+
+    /// Forwards an `initialize`. `None`: there is no room.
+    pub fn open_upstream(
+        self: &Rc<Self>,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+        id: &Field,
+        reply_to: ReplyTo,
+        owner: TokenId,
+        fields: Rc<[u8]>,
+    ) -> Option<PendingOpening> {
+        let mut state = self.state.borrow_mut();
+        if state.sessions.is_full() {
+            return None;
+        }
+        let key = state.open_private(text, envelope, id, reply_to, owner, fields)?;
+        drop(state);
+        self.notify_hub();
+        Some(PendingOpening {
+            shard: self.clone(),
+            key,
+        })
+    }
+
+    /// The head of an exchange's response has come.
+    pub fn upstream_head(&self, key: ExchangeKey, session: Option<Result<&[u8], ()>>) {
+        self.state.borrow_mut().head(key, session);
+        self.notify_hub();
+    }
+
+    /// An event of a response had an id.
+    pub fn upstream_event_id(&self, key: ExchangeKey, id: &[u8]) {
+        self.state.borrow_mut().event_id(key, id);
+    }
+
+    /// The server says when a stream may be opened again.
+    pub fn upstream_retry(&self, key: ExchangeKey, milliseconds: u64) {
+        self.state.borrow_mut().retry_after(key, milliseconds);
+    }
+
+    /// Whether the answers of this shard have room for more.
+    pub fn has_room(&self) -> bool {
+        self.buffered_bytes() < self.config.buffered_bytes_max
+    }
+
+    /// Whether nobody waits for more of an exchange.
+    pub fn is_exchange_over(&self, key: ExchangeKey) -> bool {
+        let mut state = self.state.borrow_mut();
+        state
+            .exchanges()
+            .is_none_or(|exchanges| exchanges.is_over(key))
+    }
+
+    /// The end of all sessions has begun and been told upstream.
+    pub fn is_upstream_quiet(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        state
+            .exchanges()
+            .is_none_or(|exchanges| exchanges.is_empty())
+    }
+
+    /// Ends every session.
+    pub fn end_all_sessions(&self) {
+        let mut acts = Vec::new();
+        let mut state = self.state.borrow_mut();
+        for key in state.sessions.keys() {
+            state.end_session(key, &mut acts);
+        }
+        drop(state);
+        self.perform(acts);
+    }
+
+    /// A message has come in the response of an exchange.
+    pub fn upstream_heard(&self, key: ExchangeKey, text: &[u8]) {
+        let mut acts = Vec::new();
+        self.hear(key, text.trim_ascii(), &mut acts);
+        self.perform(acts);
+    }
+
+    fn hear(&self, key: ExchangeKey, text: &[u8], acts: &mut Vec<Act>) {
+        let now = clock::precise();
+        let room = self.answers_room();
+        let mut state = self.state.borrow_mut();
+        match state.heard(key, text, now.millis(), acts) {
+            Heard::Answer {
+                call,
+                id_span,
+                is_error,
+            } => {
+                drop(state);
+                let outcome = match is_error {
+                    true => Outcome::Error,
+                    false => Outcome::Ok,
+                };
+                self.counters.calls.count(call.method, outcome);
+                self.counters.durations.record(now.since(call.started));
+                self.deliver_line(&call, id_span, text);
+            }
+            Heard::Progress {
+                reply_to,
+                token,
+                token_span,
+            } => {
+                let edit = Edit {
+                    span: token_span,
+                    with: token,
+                };
+                let bytes = text.len() + token.len() + sse::FRAME_BYTES;
+                let streamed =
+                    self.connections
+                        .borrow_mut()
+                        .deliver_progress(reply_to, room, bytes, |out| {
+                            splice(out, text, &mut [edit])
+                        });
+                self.count_streamed(streamed);
+            }
+            Heard::Message {
+                session,
+                reply_to,
+                message,
+                asked,
+            } => {
+                drop(state);
+                self.pass_on(session, reply_to, &message, asked);
+            }
+            Heard::Opened(opened) => {
+                drop(state);
+                self.opened(opened);
+            }
+            Heard::Own => {}
+            Heard::Dropped(reason) => {
+                self.counters.dropped(reason);
+            }
+        }
+    }
+
+    /// A message for a session's client: on the answer that it belongs to if that is a
+    /// stream, else on the GET stream.
+    fn pass_on(
+        &self,
+        session: SessionKey,
+        reply_to: Option<ReplyTo>,
+        message: &[u8],
+        asked: Option<u64>,
+    ) {
+        if let Some(to) = reply_to {
+            let mut connections = self.connections.borrow_mut();
+            let is_taken = match asked {
+                Some(_) => connections.deliver_request(to, message),
+                None => {
+                    let bytes = message.len() + sse::FRAME_BYTES;
+                    let room = self.config.buffered_bytes_max;
+                    let streamed = connections
+                        .deliver_progress(to, room, bytes, |out| out.extend_from_slice(message));
+                    if let Streamed::Taken { own, elsewhere } = streamed {
+                        let dropped = own + elsewhere;
+                        self.counters.dropped_many(DropReason::SlowReader, dropped);
+                    }
+                    matches!(streamed, Streamed::Taken { .. } | Streamed::NoRoom)
+                }
+            };
+            drop(connections);
+            if is_taken {
+                self.enforce_budget();
+                return;
+            }
+        }
+        let mut acts = Vec::new();
+        let lost = self
+            .state
+            .borrow_mut()
+            .queue(session, message, asked, &mut acts);
+        self.counters.dropped_many(DropReason::SlowReader, lost);
+        self.perform(acts);
+    }
+
+    /// An exchange is over.
+    pub fn upstream_ended(&self, key: ExchangeKey, end: End) {
+        let mut acts = Vec::new();
+        let now = clock::precise().millis();
+        let opened = self.state.borrow_mut().ended(key, end, now, &mut acts);
+        if let Some(opened) = opened {
+            self.opened(opened);
+        }
+        self.perform(acts);
+    }
+
+    /// An `initialize` was answered: its client gets a session, or hears why not.
+    fn opened(&self, opened: Opened) {
+        match opened {
+            Opened::Refused { opening, message } => {
+                self.answer_opening(opening.reply_to, 200, b"", &message);
+            }
+            Opened::Session { opening, handshake } => {
+                let (to, owner) = (opening.reply_to, opening.owner);
+                let client_id = opening.client_id.clone();
+                let Ok(session) = self.open_session(owner, handshake.version) else {
+                    self.state.borrow_mut().decline(opening);
+                    let message = reply::failure(Some(client_id.raw()), Reason::Overloaded);
+                    self.answer_opening(to, 503, b"retry-after: 1\r\n", &message);
+                    return;
+                };
+                let result = handshake.result_for(handshake.version);
+                let message = reply::result(client_id.raw(), result);
+                let mut state = self.state.borrow_mut();
+                state.adopt(session, *opening, handshake);
+                let fields = state.sessions.get(session).map(response::session_field);
+                drop(state);
+                let is_taken = self.answer_opening(to, 200, &fields.unwrap_or_default(), &message);
+                if !is_taken {
+                    // The client went, and will never know the session.
+                    self.end_session(session);
+                }
+            }
+        }
+        self.notify_hub();
+    }
+
+    /// The whole response to an `initialize`. False if its client is gone.
+    fn answer_opening(&self, to: ReplyTo, status: u16, fields: &[u8], message: &[u8]) -> bool {
+        let date = self.date();
+        self.connections.borrow_mut().deliver(
+            to,
+            |form| {
+                let bytes = match form {
+                    Form::Opening { manner, sse: true } if status == 200 => {
+                        whole_stream(manner, &date, fields, message)
+                    }
+                    Form::Opening { manner, .. } => {
+                        response::complete(manner, &date, status, fields, message)
+                    }
+                    _ => Vec::new(),
+                };
+                Delivery::Response { status, bytes }
+            },
+            |_| {},
+        )
+    }
+}
+
+/// An SSE answer that is one message.
+fn whole_stream(
+    manner: &Manner,
+    date: &response::DateLine,
+    fields: &[u8],
+    message: &[u8],
+) -> Vec<u8> {
+    let mut manner = manner.clone();
+    if !manner.http11 {
+        manner.close();
+    }
+    let mut out = Vec::new();
+    response::sse_head(&mut out, &manner, date, fields);
+    response::sse_message(&mut out, &manner, message);
+    response::end(&mut out, manner.http11);
+    out
+}

@@ -1,0 +1,173 @@
+//! TLS as a codec between the bytes of a connection and those of its socket: rustls does no
+//! I/O here.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+/// Whose certificates are believed, and for which name.
+#[derive(Clone)]
+pub struct TlsSettings {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+/// Why there can be no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("the host in the URL of the server cannot stand in a certificate")]
+    Name,
+    #[error("{0} cannot be read as certificates in PEM form: {1}")]
+    File(PathBuf, rustls::pki_types::pem::Error),
+    #[error("{0} has no certificate that can be used as a root")]
+    NoneInFile(PathBuf),
+    #[error(
+        "the system has no root certificates that can be used: install them (the package is often named \
+         ca-certificates), or name a file with --upstream-ca"
+    )]
+    NoneInSystem,
+    #[error("TLS cannot be set up: {0}")]
+    Config(rustls::Error),
+}
+
+impl TlsSettings {
+    /// For the server of that name or IP address. `ca`: a file of roots to be used instead of
+    /// the system's.
+    pub fn new(host: &str, ca: Option<&Path>) -> Result<TlsSettings, TlsError> {
+        // A name in a certificate never ends in a dot.
+        let host = host.strip_suffix('.').unwrap_or(host).to_owned();
+        let name = ServerName::try_from(host).map_err(|_| TlsError::Name)?;
+        let roots = match ca {
+            Some(file) => roots_of_file(file)?,
+            None => roots_of_system()?,
+        };
+        let provider = Arc::new(ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Config)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(TlsSettings {
+            config: Arc::new(config),
+            name,
+        })
+    }
+}
+
+impl fmt::Debug for TlsSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSettings")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+fn roots_of_file(file: &Path) -> Result<RootCertStore, TlsError> {
+    let unreadable = |error| TlsError::File(file.to_owned(), error);
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).map_err(unreadable)? {
+        let certificate = certificate.map_err(unreadable)?;
+        roots
+            .add(certificate)
+            .map_err(|_| TlsError::NoneInFile(file.to_owned()))?;
+    }
+    match roots.is_empty() {
+        true => Err(TlsError::NoneInFile(file.to_owned())),
+        false => Ok(roots),
+    }
+}
+
+fn roots_of_system() -> Result<RootCertStore, TlsError> {
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::debug!(%error, "some of the system's root certificates cannot be read");
+    }
+    let mut roots = RootCertStore::empty();
+    // Old ones that no longer parse are in every system's store.
+    let _ = roots.add_parsable_certificates(found.certs);
+    match roots.is_empty() {
+        true => Err(TlsError::NoneInSystem),
+        false => Ok(roots),
+    }
+}
+
+/// The TLS of one connection.
+pub(super) struct Tls {
+    connection: ClientConnection,
+    has_ended: bool,
+}
+
+impl Tls {
+    pub(super) fn new(settings: &TlsSettings) -> Result<Tls, rustls::Error> {
+        let connection = ClientConnection::new(settings.config.clone(), settings.name.clone())?;
+        Ok(Tls {
+            connection,
+            has_ended: false,
+        })
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.connection.is_handshaking()
+    }
+
+    /// The server has said that it sends nothing more, so that nothing can have been cut off.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Takes what came from the socket, and appends what it says to `plain`. On an error
+    /// [`Tls::take_out`] may still have an alert for the server.
+    pub(super) fn take_in(&mut self, mut sealed: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
+        while !sealed.is_empty() && !self.has_ended {
+            self.connection.read_tls(&mut sealed)?;
+            let state = self
+                .connection
+                .process_new_packets()
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let mut left = state.plaintext_bytes_to_read();
+            plain.reserve(left);
+            while left > 0 {
+                let mut reader = self.connection.reader();
+                let piece = reader.fill_buf()?;
+                let length = piece.len();
+                if length == 0 {
+                    break;
+                }
+                plain.extend_from_slice(piece);
+                reader.consume(length);
+                left = left.saturating_sub(length);
+            }
+            self.has_ended = state.peer_has_closed();
+        }
+        Ok(())
+    }
+
+    /// Seals `plain`, to be had from [`Tls::take_out`].
+    pub(super) fn seal(&mut self, plain: &[u8]) -> io::Result<()> {
+        self.connection.set_buffer_limit(None);
+        self.connection.writer().write_all(plain)
+    }
+
+    /// What is to be written to the socket now.
+    pub(super) fn take_out(&mut self) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        while self.connection.wants_write() {
+            self.connection.write_tls(&mut out)?;
+        }
+        Ok(out)
+    }
+
+    /// The last thing to be written to the socket.
+    pub(super) fn close(&mut self) -> io::Result<Vec<u8>> {
+        self.connection.send_close_notify();
+        self.take_out()
+    }
+}
