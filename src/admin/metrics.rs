@@ -578,9 +578,9 @@ mod tests {
     }
 
     /// What dashboards and alarms are built on: a name that goes breaks them.
-    const NAMES: [&str; 27] = [
-        "ringway_build_info",
+    const NAMES: [&str; 31] = [
         "ringway_buffered_bytes",
+        "ringway_build_info",
         "ringway_call_duration_seconds",
         "ringway_calls_in_flight",
         "ringway_calls_total",
@@ -590,6 +590,7 @@ mod tests {
         "ringway_evicted_connections_total",
         "ringway_handovers_total",
         "ringway_http_requests_total",
+        "ringway_lost_notices_total",
         "ringway_lost_subscriptions_total",
         "ringway_mailbox_depth",
         "ringway_progress_events_total",
@@ -597,26 +598,69 @@ mod tests {
         "ringway_received_bytes_total",
         "ringway_replaced_streams_total",
         "ringway_sent_bytes_total",
+        "ringway_session_renewals_total",
         "ringway_sessions",
         "ringway_start_time_seconds",
         "ringway_stream_events_total",
+        "ringway_stream_overflows_total",
         "ringway_streams",
         "ringway_subscriptions",
         "ringway_tasks",
+        "ringway_upstream_exchanges",
         "ringway_upstream_restarts_total",
         "ringway_upstream_up",
         "ringway_version_differs_total",
     ];
 
-    #[test]
-    fn the_metrics_are_these_each_with_help_and_counters_end_in_total() {
-        let lines = lines(fake::snapshot(1));
-        assert_eq!(names(&lines), NAMES.into());
-        for name in NAMES {
+    /// The same, where the server is reached over HTTP.
+    const HTTP_NAMES: [&str; 11] = [
+        "ringway_upstream_connect_failures_total",
+        "ringway_upstream_connections",
+        "ringway_upstream_connects_total",
+        "ringway_upstream_faults_total",
+        "ringway_upstream_idle_connections",
+        "ringway_upstream_received_bytes_total",
+        "ringway_upstream_requests_total",
+        "ringway_upstream_retries_total",
+        "ringway_upstream_reused_total",
+        "ringway_upstream_sent_bytes_total",
+        "ringway_upstream_waiting",
+    ];
+
+    fn check_names(snapshot: Snapshot, expected: &[&str]) {
+        let lines = lines(snapshot);
+        assert_eq!(names(&lines), expected.iter().copied().collect());
+        for name in expected {
             let help = format!("# HELP {name} ");
             assert!(lines.iter().any(|line| line.starts_with(&help)), "{name}");
             let counter = format!("# TYPE {name} counter");
             assert_eq!(lines.contains(&counter), name.ends_with("_total"), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_metrics_are_these_each_with_help_and_counters_end_in_total() {
+        check_names(fake::snapshot(1), &NAMES);
+    }
+
+    #[test]
+    fn a_thread_with_an_http_client_has_its_own() {
+        let mut snapshot = fake::snapshot(1);
+        let client = HttpSnapshot {
+            waiting: 3,
+            ends: vec![("done", 5), ("broken", 7)],
+            faults: vec![("cut", 7)],
+            ..HttpSnapshot::default()
+        };
+        snapshot.http = vec![("shard-0".into(), client)];
+        check_names(snapshot.clone(), &[&NAMES[..], &HTTP_NAMES].concat());
+        let lines = lines(snapshot);
+        for line in [
+            r#"ringway_upstream_waiting{thread="shard-0"} 3"#,
+            r#"ringway_upstream_requests_total{thread="shard-0",end="broken"} 7"#,
+            r#"ringway_upstream_faults_total{thread="shard-0",fault="cut"} 7"#,
+        ] {
+            assert!(lines.contains(&line.to_owned()), "{line}");
         }
     }
 

@@ -108,6 +108,7 @@ pub fn get(shard: &Shard, head: &Head, owner: TokenId) -> Result<SessionKey, Ver
         ));
     }
     let key = session(shard, head, owner, None)?;
+    shard.pass_fields(key, head);
     if shard.is_draining() {
         return Err(Verdict::Now {
             status: 503,

@@ -368,6 +368,7 @@ async fn delete(connection: &mut Connection, head: &Head, manner: Manner, owner:
     }
     let verdict = match endpoint::session(&connection.shard, head, owner, None) {
         Ok(session) => {
+            connection.shard.pass_fields(session, head);
             connection.shard.end_session(session);
             Verdict::Now {
                 status: 204,

@@ -16,7 +16,7 @@ use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::Act;
 use crate::runtime::clock;
 use crate::wire::reply::{self, Reason};
-use crate::wire::scan::{Envelope, Field};
+use crate::wire::scan::{self, Envelope, Field};
 use crate::wire::splice::{Edit, splice};
 use crate::wire::sse;
 
@@ -131,8 +131,18 @@ impl Shard {
 
     /// A message has come in the response of an exchange.
     pub fn upstream_heard(&self, key: ExchangeKey, text: &[u8]) {
+        let text = text.trim_ascii();
         let mut acts = Vec::new();
-        self.hear(key, text.trim_ascii(), &mut acts);
+        if !scan::is_batch(text) {
+            self.hear(key, text, &mut acts);
+        } else if let Ok(spans) = scan::batch(text) {
+            // 2025-03-26 allows servers to put several messages into one.
+            for span in spans {
+                self.hear(key, span.of(text), &mut acts);
+            }
+        } else {
+            self.counters.dropped(DropReason::NotMessage);
+        }
         self.perform(acts);
     }
 

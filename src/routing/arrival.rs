@@ -50,7 +50,7 @@ impl ShardState {
         let about = self.calls.get(id).filter(|call| call.sent);
         let answered = match about.map(|call| call.about) {
             None => Answered::Late,
-            Some(About::Nothing | About::Subscription) => {
+            Some(About::Nothing | About::Subscription | About::OwnTaskResult) => {
                 self.end_call(id).map_or(Answered::Late, Answered::Call)
             }
             Some(about) => self.task_answer(id, about, line, is_error),

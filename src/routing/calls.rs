@@ -106,6 +106,8 @@ pub enum About {
     Task(TaskKey),
     /// `tasks/result` of this task, which blocks until the task is done.
     TaskResult(TaskKey),
+    /// `tasks/result` at the session's own upstream.
+    OwnTaskResult,
     /// `tasks/list`.
     TaskList,
     /// `resources/subscribe`: it waits for the ledger, not for the server.

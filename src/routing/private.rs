@@ -154,3 +154,6 @@ struct Whose {
     key: SessionKey,
     id: SessionId,
 }
+
+#[cfg(test)]
+mod tests;

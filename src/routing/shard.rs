@@ -389,7 +389,7 @@ impl ShardState {
     pub(super) fn arm_call(&mut self, id: UpstreamId, started: Millis, heard: Millis) {
         let mut due = started.after(self.limits.request_timeout_max_ms);
         let about = self.calls.get(id).map(|call| call.about);
-        if !matches!(about, Some(About::TaskResult(_))) {
+        if !matches!(about, Some(About::TaskResult(_) | About::OwnTaskResult)) {
             due = due.min(heard.after(self.limits.request_timeout_ms));
         }
         if let Some((_, deadline)) = self.calls.deadline(id.slot()) {

@@ -149,7 +149,10 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if matches!(self.ended.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Disconnected)) {
+        if matches!(
+            self.ended.recv_timeout(Duration::ZERO),
+            Err(RecvTimeoutError::Disconnected)
+        ) {
             return;
         }
         let number = self.number;

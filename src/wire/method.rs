@@ -82,5 +82,13 @@ pub fn may_repeat(method: &str) -> bool {
     )
 }
 
+/// Whether it does no harm that a client's notification of this method arrives twice.
+pub fn is_harmless_twice(method: &str) -> bool {
+    matches!(
+        method,
+        INITIALIZED | CANCELLED | PROGRESS | "notifications/roots/list_changed"
+    )
+}
+
 /// The notification that reports progress on a request.
 pub const PROGRESS: &str = "notifications/progress";

@@ -102,7 +102,11 @@ impl ShardState {
         if !room {
             return failed(raw_id, Reason::Overloaded);
         }
-        let id = match self.begin_call(key, incoming, About::Nothing) {
+        let about = match incoming.envelope.method == "tasks/result" {
+            true => About::OwnTaskResult,
+            false => About::Nothing,
+        };
+        let id = match self.begin_call(key, incoming, about) {
             Ok(id) => id,
             Err(step) => return step,
         };
@@ -158,7 +162,8 @@ impl ShardState {
             true => What::Initialized,
             false => What::Notice,
         };
-        self.notice(key, what, body.into(), is_first);
+        let may_repeat = method::is_harmless_twice(&envelope.method);
+        self.notice(key, what, body.into(), may_repeat);
     }
 
     /// A client's answer to a request of its server: once, with the server's own id.
@@ -184,7 +189,8 @@ impl ShardState {
             with: &server_id,
         };
         splice(&mut body, text, &mut [edit]);
-        self.notice(key, What::Notice, body.into(), false);
+        // The server knows no request any more that it has the answer of.
+        self.notice(key, What::Notice, body.into(), true);
     }
 
     /// Sends a message that nobody waits for the answer of. Over the bound it is lost:
@@ -310,8 +316,12 @@ impl ShardState {
             }
             return;
         };
-        exchanges.abort(exchange);
+        let aborted = exchanges.abort(exchange);
         private.exchanges.remove(&exchange);
+        if aborted.is_some_and(|aborted| aborted.epoch != private.epoch) {
+            // The session in which it was asked is forgotten: there is nobody to tell.
+            return;
+        }
         let mut body = Vec::new();
         let mut buffer = itoa::Buffer::new();
         reply::cancelled_line(&mut body, id.digits(&mut buffer), reason.word());

@@ -68,6 +68,13 @@ impl ShardState {
         let (Some(private), Some(exchanges)) = (session.private.as_mut(), &mut self.private) else {
             return 1;
         };
+        if !self.offer.get_streams {
+            // Nobody will ever take it.
+            if let Some(asked) = asked {
+                self.decline_asked(key, asked);
+            }
+            return 1;
+        }
         let was_empty = private.queue.is_empty();
         let is_room = exchanges.has_room_in_queues(frame.len());
         let before = private.queue.bytes();

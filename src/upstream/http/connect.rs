@@ -599,3 +599,70 @@ impl Drop for Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::{FdFlags, fcntl_getfd};
+
+    use super::*;
+    use crate::runtime::driver::{DriverChoice, Loop, RingFlags};
+
+    #[test]
+    fn a_socket_is_set_up() {
+        for choice in [DriverChoice::Auto, DriverChoice::Epoll] {
+            let mut event_loop = Loop::new(choice, RingFlags::BEST).unwrap();
+            event_loop.block_on(async {
+                let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+                let address = listener.local_addr().unwrap();
+                let stream = TcpStream::connect_addr(address).await.unwrap();
+                let socket = Socket::new(stream).unwrap();
+                let fd = socket.borrow();
+                assert!(sockopt::tcp_nodelay(fd).unwrap());
+                assert!(sockopt::socket_keepalive(fd).unwrap());
+                assert_eq!(sockopt::tcp_keepidle(fd).unwrap().as_secs(), 30);
+                assert_eq!(sockopt::tcp_user_timeout(fd).unwrap(), 60_000);
+                assert!(fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC));
+                assert!(socket.is_quiet());
+            });
+        }
+    }
+
+    #[test]
+    fn room_grows_with_what_comes() {
+        let mut event_loop = Loop::new(DriverChoice::Auto, RingFlags::BEST).unwrap();
+        event_loop.block_on(async {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let stream = TcpStream::connect_addr(address).await.unwrap();
+            let mut socket = Socket::new(stream).unwrap();
+            let mut bytes = Vec::new();
+            socket.make_room(&mut bytes, 0);
+            assert_eq!(bytes.capacity(), READ_BYTES);
+            // Byte by byte it moves seldom.
+            let mut moves = 0;
+            for _ in 0..60_000 {
+                let before = bytes.capacity();
+                socket.make_room(&mut bytes, 0);
+                moves += usize::from(bytes.capacity() != before);
+                bytes.push(0);
+            }
+            assert!(moves < 20, "{moves}");
+            // A length that is only claimed gets little.
+            let mut bytes = Vec::new();
+            socket.make_room(&mut bytes, 1 << 30);
+            assert_eq!(bytes.capacity(), EXPECTED_BYTES);
+            bytes.resize(EXPECTED_BYTES, 0);
+            socket.make_room(&mut bytes, 1 << 30);
+            assert_eq!(bytes.capacity(), 2 * EXPECTED_BYTES);
+            // The last of it gets no more than it needs.
+            let mut bytes = vec![0; 100_000];
+            bytes.shrink_to_fit();
+            socket.make_room(&mut bytes, 10);
+            assert_eq!(bytes.capacity(), 100_010);
+            socket.room = READ_BYTES_MAX;
+            let mut bytes = Vec::new();
+            socket.make_room(&mut bytes, 0);
+            assert_eq!(bytes.capacity(), READ_BYTES_MAX);
+        });
+    }
+}

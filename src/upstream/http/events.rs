@@ -369,9 +369,10 @@ mod tests {
                 assert_eq!(again, Err(TooLarge));
                 break;
             }
-            let line_max = LINE_BYTES_MAX.max(4);
+            let nothing = reader.feed(b"", |item| panic!("{item:?} of nothing"));
+            assert_eq!(nothing, Ok(()));
             assert!(reader.data.len() + reader.id.len() <= bytes_max);
-            assert!(reader.line.len() <= line_max && reader.id.len() <= VALUE_BYTES_MAX);
+            assert!(reader.line.len() <= LINE_BYTES_MAX && reader.id.len() <= VALUE_BYTES_MAX);
         }
         let last_id = all.iter().rev().find_map(|said| match said {
             Said::Event { id, .. } => id.clone(),
@@ -504,7 +505,8 @@ mod tests {
 
     #[test]
     fn comments_and_fields_that_are_not_known_are_skipped() {
-        let stream = ": hi\n:\ndatax: 1\nDATA: 2\ndat\n data: 3\nfoo: bar\nretr: 4\nidx: 5\neven: t\ndata: a\n\n";
+        let stream = ": hi\n:\ndatax: 1\nDATA: 2\ndat\n data: 3\nfoo: bar\nretr: 4\nidx: 5\neven: t\n\
+                      data: a\n\n";
         assert_eq!(items(stream), [message("a")]);
         let long = "x".repeat(3 * VALUE_BYTES_MAX);
         let lines = format!(":{long}\ndata: a\ndatax{long}\nfoo: {long}\n\n");

@@ -99,7 +99,8 @@ impl Resolver {
         }
     }
 
-    fn with(
+    /// `look_up` runs on the thread, now and whenever it is asked for.
+    pub(super) fn with(
         refresh: Duration,
         pause: Duration,
         look_up: impl Fn() -> io::Result<Vec<SocketAddr>> + Send + 'static,

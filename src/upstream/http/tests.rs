@@ -199,6 +199,13 @@ const EVENTS: &[u8] =
 
 // A client.
 
+/// All threads share it.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Upstream>();
+    is_shared::<HttpCounters>();
+};
+
 fn settings() -> Settings {
     Settings {
         connections_max: 8,
@@ -1132,6 +1139,28 @@ fn further_exchanges_wait_in_turn() {
 }
 
 #[test]
+fn no_more_is_kept_than_may_be_open() {
+    on_both(|| async {
+        let server = Server::start(|conn| {
+            while let Some((head, _)) = conn.request() {
+                if head.starts_with("GET") {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                conn.send(&json("{}"));
+            }
+        });
+        let client = client_with(&server, |settings| settings.connections_max = 1);
+        let other = client.clone();
+        monoio::spawn(async move { exchange(&other, get()).await });
+        give_way().await;
+        assert_eq!(exchange(&client, post(b"{}")).await.0, End::Done);
+        until("both", || ended(&client, EndKind::Done) == 2).await;
+        assert_eq!((server.accepted(), client.counters().idle.get()), (2, 1));
+        nothing_left(&client, &server).await;
+    });
+}
+
+#[test]
 fn streams_have_places_of_their_own() {
     on_both(|| async {
         let server = Server::start(|conn| {
@@ -1429,6 +1458,49 @@ fn all_addresses_are_tried_and_what_worked_comes_first() {
         let revived = Server::on(TcpListener::bind(dead).unwrap(), |_| {});
         assert_eq!(exchange(&client, post(b"{}")).await.1.messages(), ["[1]"]);
         assert_eq!((server.accepted(), revived.accepted()), (4, 0));
+    });
+}
+
+#[test]
+fn the_first_look_up_is_waited_for() {
+    on_both(|| async {
+        let server = Server::always(&json("{}"));
+        let (answers, next) = mpsc::channel::<Vec<SocketAddr>>();
+        let resolver = Resolver::with(GUARD, Duration::ZERO, move || {
+            next.recv().map_err(|_| std::io::ErrorKind::NotFound.into())
+        });
+        let waits = client_of(Upstream {
+            resolver: resolver.unwrap(),
+            ..upstream_of(
+                Vec::new(),
+                Settings {
+                    connect_timeout_ms: 300,
+                    ..settings()
+                },
+            )
+        });
+        // It does not come in time.
+        assert_eq!(
+            exchange(&waits, post(b"{}")).await.0,
+            End::Broken(Fault::Resolve)
+        );
+        // It finds nothing; and whoever comes then asks for the next one, which does.
+        for (addresses, end) in [
+            (Vec::new(), End::Broken(Fault::Resolve)),
+            (vec![server.address], End::Done),
+        ] {
+            let abort = Abort::new();
+            let mut ear = Ear::default();
+            let mut waiting = pin!(waits.exchange(post(b"{}"), &abort, &mut ear));
+            poll_fn(|cx| {
+                assert!(waiting.as_mut().poll(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            answers.send(addresses).unwrap();
+            assert_eq!(waiting.await, end);
+        }
+        nothing_left(&waits, &server).await;
     });
 }
 

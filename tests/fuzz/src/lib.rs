@@ -5,6 +5,7 @@
 
 pub mod json;
 pub mod mutate;
+pub mod reference;
 pub mod targets;
 
 // The simulator of `tests/simulation`, which the target `routing` drives. What only
@@ -83,6 +84,8 @@ impl Target {
                 "routing" => targets::routing::routing,
                 "scan_splice" => targets::scan_splice::scan_splice,
                 "sse" => targets::sse::sse,
+                "upstream_events" => targets::upstream_events::upstream_events,
+                "upstream_response" => targets::upstream_response::upstream_response,
                 _ => panic!("no target: {line}"),
             },
             dictionary: (dictionary != "-").then_some(dictionary),

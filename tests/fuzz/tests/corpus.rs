@@ -109,6 +109,16 @@ fn sse() {
     check("sse");
 }
 
+#[test]
+fn upstream_events() {
+    check("upstream_events");
+}
+
+#[test]
+fn upstream_response() {
+    check("upstream_response");
+}
+
 /// Each target is a test here, a binary for libFuzzer, and a folder of seeds.
 #[test]
 fn every_target_is_everywhere() {

@@ -14,7 +14,7 @@ const WRITE_BYTES: usize = 256 << 10;
 const WAITING_BYTES_MAX: usize = 8 << 20;
 
 #[derive(Default, Debug)]
-pub struct Outbox {
+pub(super) struct Outbox {
     /// What is written at once, each; the last may still grow.
     writes: VecDeque<Vec<u8>>,
     /// Of all of them, and of the one that is being written.
@@ -23,7 +23,7 @@ pub struct Outbox {
 
 impl Outbox {
     /// Adds a message as one line.
-    pub fn push(&mut self, message: &[u8]) {
+    pub(super) fn push(&mut self, message: &[u8]) {
         if message.trim_ascii().is_empty() {
             return;
         }
@@ -41,21 +41,21 @@ impl Outbox {
     }
 
     /// What is to be written next. Say [`Outbox::written`] when it is.
-    pub fn next_write(&mut self) -> Option<Vec<u8>> {
+    pub(super) fn next_write(&mut self) -> Option<Vec<u8>> {
         self.writes.pop_front()
     }
 
-    pub fn written(&mut self, bytes: usize) {
+    pub(super) fn written(&mut self, bytes: usize) {
         self.bytes -= bytes;
     }
 
     /// Whether more may be brought.
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.bytes <= WAITING_BYTES_MAX
     }
 
     /// Whether all is written.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 }

@@ -11,7 +11,7 @@ use indexmap::IndexSet;
 use super::super::exchange::{End, Fault, Request, Verb};
 use super::super::response::OddSession;
 use super::outbox::Outbox;
-use crate::limits::{STREAM_REOPEN_MAX_MS, STREAM_REOPEN_MS};
+use crate::limits::{STREAM_OPEN_MS, STREAM_REOPEN_MAX_MS, STREAM_REOPEN_MS};
 use crate::routing::ending::{self, error_in, failure_of};
 use crate::routing::time::Millis;
 use crate::routing::upstream_id::UpstreamId;
@@ -42,11 +42,11 @@ const REST_MS: u64 = 5_000;
 const SWEEP_MS: u64 = 1_000;
 
 /// Names an exchange; no two ever have the same.
-pub type Key = u64;
+pub(super) type Key = u64;
 
 /// What is to be done.
 #[derive(Debug)]
-pub enum Act {
+pub(super) enum Act {
     Begin(Key, Request),
     /// Nobody waits for it any more: its connection is to be closed.
     Abort(Key),
@@ -65,7 +65,7 @@ pub struct Settings {
 }
 
 /// One session at the server, from its handshake to its end.
-pub struct State {
+pub(super) struct State {
     settings: Settings,
     began: Millis,
     phase: Phase,
@@ -94,7 +94,7 @@ pub struct State {
     sweep: Millis,
     last_key: Key,
     acts: Vec<Act>,
-    pub outbox: Outbox,
+    pub(super) outbox: Outbox,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,6 +105,11 @@ enum Phase {
     Opened,
     /// That is on its way: nothing may overtake it.
     Initializing,
+    /// The GET stream is being opened: what the server would say there before it is open
+    /// nobody hears, so it is not given reason to until then.
+    Listening {
+        until: Millis,
+    },
     Ready,
 }
 
@@ -169,7 +174,7 @@ struct Waiting {
 }
 
 impl State {
-    pub fn new(settings: Settings, now: Millis) -> State {
+    pub(super) fn new(settings: Settings, now: Millis) -> State {
         State {
             settings,
             began: now,
@@ -204,30 +209,30 @@ impl State {
     }
 
     /// What is to be done, in this order.
-    pub fn take_acts(&mut self) -> Vec<Act> {
+    pub(super) fn take_acts(&mut self) -> Vec<Act> {
         std::mem::take(&mut self.acts)
     }
 
     /// How the session ended, once it has.
-    pub fn over(&self) -> Option<&str> {
+    pub(super) fn over(&self) -> Option<&str> {
         self.over.as_deref()
     }
 
     /// Whether the hub's pipe is to be read.
-    pub fn takes_lines(&self) -> bool {
+    pub(super) fn takes_lines(&self) -> bool {
         self.requests.len() + self.notices.len() < WAITING_MAX
             && self.waiting_bytes < WAITING_BYTES_MAX
     }
 
     /// Whether nobody waits for more of an exchange.
-    pub fn is_exchange_over(&self, key: Key) -> bool {
+    pub(super) fn is_exchange_over(&self, key: Key) -> bool {
         self.under_way
             .get(&key)
             .is_none_or(|exchange| exchange.is_over)
     }
 
     /// A line of the hub's, without its end.
-    pub fn line(&mut self, line: &[u8], now: Millis) {
+    pub(super) fn line(&mut self, line: &[u8], now: Millis) {
         let line = line.trim_ascii();
         if line.is_empty() || self.over.is_some() {
             return;
@@ -278,18 +283,18 @@ impl State {
     }
 
     /// The hub says no more: the end.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.end("its stdin was closed".into());
     }
 
     /// The request that ends the session at the server, if there is use for it.
-    pub fn farewell(&self) -> Option<Request> {
+    pub(super) fn farewell(&self) -> Option<Request> {
         self.session.as_ref()?;
         Some(self.request(Verb::Delete, Rc::default(), true, 0))
     }
 
     /// The head of a response with a status of success.
-    pub fn head(
+    pub(super) fn head(
         &mut self,
         key: Key,
         session: Option<Result<&[u8], OddSession>>,
@@ -307,13 +312,18 @@ impl State {
                 None => {}
             },
             What::Initialized => self.initialized(now),
-            What::Stream if is_stream => self.stream_open(now),
-            What::Stream | What::Call { .. } | What::Notice => {}
+            What::Stream => {
+                if is_stream {
+                    self.stream_open(now);
+                }
+                self.ready(now);
+            }
+            What::Call { .. } | What::Notice => {}
         }
     }
 
     /// A message has come in the response of an exchange.
-    pub fn heard(&mut self, key: Key, text: &[u8], now: Millis) {
+    pub(super) fn heard(&mut self, key: Key, text: &[u8], now: Millis) {
         let Some(exchange) = self.under_way.get_mut(&key) else {
             return;
         };
@@ -342,14 +352,14 @@ impl State {
     }
 
     /// An event of a response had an id.
-    pub fn event_id(&mut self, key: Key, id: &[u8]) {
+    pub(super) fn event_id(&mut self, key: Key, id: &[u8]) {
         if self.stream.exchange == Some(key) {
             self.stream.last_event_id = Some(id.into());
         }
     }
 
     /// The server says after how many milliseconds a stream may be opened again.
-    pub fn retry_after(&mut self, key: Key, milliseconds: u64) {
+    pub(super) fn retry_after(&mut self, key: Key, milliseconds: u64) {
         if self.stream.exchange == Some(key) {
             self.stream.retry_ms = milliseconds;
         }
@@ -357,7 +367,7 @@ impl State {
 
     /// An exchange is over. `None`: Ringway failed to make it. `is_alone`: there is no
     /// connection to the server now.
-    pub fn ended(&mut self, key: Key, end: Option<End>, is_alone: bool, now: Millis) {
+    pub(super) fn ended(&mut self, key: Key, end: Option<End>, is_alone: bool, now: Millis) {
         let Some(exchange) = self.under_way.remove(&key) else {
             return;
         };
@@ -394,7 +404,10 @@ impl State {
                 self.outbox.push(&failure_of(&id, end));
             }
             What::Notice => {}
-            What::Stream => self.stream_ended(end, now),
+            What::Stream => {
+                self.stream_ended(end, now);
+                self.ready(now);
+            }
         }
         match unreachable {
             Some(fault) => {
@@ -406,7 +419,7 @@ impl State {
     }
 
     /// Time passes.
-    pub fn tick(&mut self, now: Millis) {
+    pub(super) fn tick(&mut self, now: Millis) {
         if self.over.is_some() {
             return;
         }
@@ -414,15 +427,13 @@ impl State {
             self.tick_opening(now);
             return;
         }
+        if let Phase::Listening { until } = self.phase
+            && until <= now
+        {
+            self.ready(now);
+        }
         if self.stream.due <= now {
-            self.stream.due = Millis::NEVER;
-            let request = self.request(Verb::Get, Rc::default(), true, 0);
-            let request = Request {
-                last_event_id: self.stream.last_event_id.clone(),
-                first_byte_ms: self.settings.start_timeout_ms,
-                ..request
-            };
-            self.stream.exchange = Some(self.begin(What::Stream, request, now));
+            self.open_stream(now);
         }
         if self.sweep <= now {
             self.sweep = now.after(SWEEP_MS);
@@ -436,7 +447,8 @@ impl State {
         }
         self.over = Some(how);
         self.acts.clear();
-        self.acts.extend(self.under_way.keys().copied().map(Act::Abort));
+        self.acts
+            .extend(self.under_way.keys().copied().map(Act::Abort));
         self.requests.clear();
         self.notices.clear();
         self.waiting_bytes = 0;
@@ -584,7 +596,10 @@ impl State {
     /// `initialize` has no answer.
     fn not_opened(&mut self, end: Option<End>, now: Millis) {
         let (how, may_change) = match end {
-            Some(End::Broken(fault)) => (fault.to_string(), is_unreachable(fault) || fault == Fault::Closed),
+            Some(End::Broken(fault)) => (
+                fault.to_string(),
+                is_unreachable(fault) || fault == Fault::Closed,
+            ),
             Some(End::Refused { status, body }) => {
                 // A reverse proxy whose server is yet to come.
                 let may_change = matches!(status, 502..=504);
@@ -594,7 +609,10 @@ impl State {
                     self.outbox.push(&refusal);
                     return;
                 }
-                (format!("it answered initialize with HTTP status {status}"), may_change)
+                (
+                    format!("it answered initialize with HTTP status {status}"),
+                    may_change,
+                )
             }
             _ => ("it answered initialize with nothing".into(), false),
         };
@@ -610,8 +628,27 @@ impl State {
     /// The server knows that the handshake is done, or never will.
     fn initialized(&mut self, now: Millis) {
         if self.phase == Phase::Initializing {
+            let until = now.after(STREAM_OPEN_MS);
+            self.phase = Phase::Listening { until };
+            self.open_stream(now);
+        }
+    }
+
+    fn open_stream(&mut self, now: Millis) {
+        self.stream.due = Millis::NEVER;
+        let request = self.request(Verb::Get, Rc::default(), true, 0);
+        let request = Request {
+            last_event_id: self.stream.last_event_id.clone(),
+            first_byte_ms: self.settings.start_timeout_ms,
+            ..request
+        };
+        self.stream.exchange = Some(self.begin(What::Stream, request, now));
+    }
+
+    /// What waits may go.
+    fn ready(&mut self, now: Millis) {
+        if matches!(self.phase, Phase::Listening { .. }) {
             self.phase = Phase::Ready;
-            self.stream.due = now;
             self.pump(now);
         }
     }
@@ -620,7 +657,12 @@ impl State {
     fn answered(&mut self, key: Key, envelope: &Envelope<'_>, text: &[u8], now: Millis) {
         let Some(id) = &envelope.id else { return };
         if self.phase == Phase::Opening {
-            self.opened(key, id.span.of(text), envelope.result.map(|span| span.of(text)), now);
+            self.opened(
+                key,
+                id.span.of(text),
+                envelope.result.map(|span| span.of(text)),
+                now,
+            );
             return;
         }
         let Some(call) = self.call(id, text) else {
@@ -654,7 +696,11 @@ impl State {
         let Some(exchange) = self.under_way.get_mut(&key) else {
             return;
         };
-        if self.opening.as_ref().is_none_or(|opening| *opening.id != *id) {
+        if self
+            .opening
+            .as_ref()
+            .is_none_or(|opening| *opening.id != *id)
+        {
             return;
         }
         exchange.is_over = true;
@@ -737,7 +783,7 @@ impl State {
 
     /// Exchanges under way.
     #[cfg(test)]
-    pub fn exchanges(&self) -> usize {
+    pub(super) fn exchanges(&self) -> usize {
         self.under_way.len()
     }
 }

@@ -7,6 +7,8 @@ pub mod results;
 pub mod routing;
 pub mod scan_splice;
 pub mod sse;
+pub mod upstream_events;
+pub mod upstream_response;
 
 /// The bytes with the one at `place` so often in a row as `count` says, which is '0'
 /// for none: limits of many kilobytes are reached by inputs of a few bytes.
