@@ -25,6 +25,7 @@ use crate::admin::{self, Readiness};
 use crate::cli::{Config, HttpServer, ServerPlace};
 use crate::http::auth::Tokens;
 use crate::http::token_file::{TokenCell, TokenFile, TokenFileError};
+use crate::limits::{FAREWELL_MS, TICK_MS};
 use crate::routing::hub::OpenError;
 use crate::routing::letters::ToShard;
 use crate::runtime::bell::{Post, PostError};
@@ -423,10 +424,9 @@ impl Running {
     /// most or until a second signal.
     fn drain(&mut self) -> Result<(), ServerError> {
         self.status.set_readiness(Readiness::Draining);
-        let deadline = Instant::now() + self.drain_timeout;
-        for post in &self.shards {
-            send_surely(post, || ToShard::Drain, deadline);
-        }
+        let mut deadline = Instant::now() + self.drain_timeout;
+        let mut is_last = !self.upstream.is_elsewhere();
+        self.tell_to_drain(deadline);
         let mut left = self.shards.len();
         while left > 0 {
             let patience = deadline.saturating_duration_since(Instant::now());
@@ -449,13 +449,26 @@ impl Running {
                     return Err(ServerError::Thread(thread, how));
                 }
                 Ok(_) => {}
-                Err(_) => {
+                Err(_) if is_last => {
                     tracing::warn!("calls are still in flight after --drain-timeout");
                     break;
+                }
+                Err(_) => {
+                    // The sessions' own servers are told that it is over.
+                    tracing::warn!("calls in flight after --drain-timeout are cancelled");
+                    is_last = true;
+                    deadline = Instant::now() + Duration::from_millis(FAREWELL_MS + TICK_MS * 4);
+                    self.tell_to_drain(deadline);
                 }
             }
         }
         Ok(())
+    }
+
+    fn tell_to_drain(&self, deadline: Instant) {
+        for post in &self.shards {
+            send_surely(post, || ToShard::Drain, deadline);
+        }
     }
 
     /// Waits up to `patience` for the server's process to end.

@@ -252,8 +252,13 @@ impl Shard {
     }
 
     /// Finishes what is in flight and begins nothing new: no connection is
-    /// accepted, idle ones end, new calls are refused.
+    /// accepted, idle ones end, new calls are refused. Told so again, it waits for
+    /// nothing: sessions with upstreams of their own end, with all that is in flight.
     pub fn drain(&self) {
+        if self.is_draining() && self.is_private() {
+            self.end_all_sessions();
+            return;
+        }
         self.state.borrow_mut().drain();
         self.connections.borrow_mut().drain();
         let canceller = self.accepting.take();

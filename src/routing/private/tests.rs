@@ -123,7 +123,10 @@ impl Desk {
         }
         let known = self.state.private.as_ref().unwrap();
         assert!(known.is_empty() && known.by_call.is_empty() && known.ending.is_none());
-        assert_eq!((known.len(), known.held_bytes(), known.subscriptions()), (0, 0, 0));
+        assert_eq!(
+            (known.len(), known.held_bytes(), known.subscriptions()),
+            (0, 0, 0)
+        );
         assert!(!known.has_orders());
         assert_eq!(self.state.calls_in_flight(), 0);
         assert_eq!(self.state.streams(), 0);
@@ -213,8 +216,14 @@ impl Desk {
         let envelope = scan(text.as_bytes()).unwrap();
         let id = envelope.id.as_ref().unwrap();
         let to = self.place();
-        self.state
-            .open_private(text.as_bytes(), &envelope, id, to, TokenId::ANYONE, fields.into())
+        self.state.open_private(
+            text.as_bytes(),
+            &envelope,
+            id,
+            to,
+            TokenId::ANYONE,
+            fields.into(),
+        )
     }
 
     fn initialize(&mut self, text: &str) -> (ExchangeKey, Request) {
@@ -307,7 +316,10 @@ impl Desk {
                 is_error,
             } => {
                 assert_eq!(is_error, text.contains(r#""error""#));
-                return Got::Answer(call.reply_to.exchange, spliced(id_span, call.client_id.raw()));
+                return Got::Answer(
+                    call.reply_to.exchange,
+                    spliced(id_span, call.client_id.raw()),
+                );
             }
             Heard::Progress {
                 reply_to,
@@ -339,8 +351,10 @@ impl Desk {
                 self.draws += 1;
                 let (draw, now) = (self.draws, self.now);
                 let owner = opening.owner;
-                let session =
-                    self.state.open_session(owner, handshake.version, now, || draw).unwrap();
+                let session = self
+                    .state
+                    .open_session(owner, handshake.version, now, || draw)
+                    .unwrap();
                 self.state.adopt(session, *opening, handshake);
                 Got::Session(session)
             }
@@ -366,16 +380,19 @@ impl Desk {
 
     fn open_stream(&mut self, session: SessionKey, by: u32) {
         let now = self.now;
-        self.state.open_stream(session, stream(by), now, &mut self.acts);
+        self.state
+            .open_stream(session, stream(by), now, &mut self.acts);
     }
 
     fn lose_stream(&mut self, session: SessionKey, by: u32) {
         let now = self.now;
-        self.state.stream_gone(session, stream(by), now, &mut self.acts);
+        self.state
+            .stream_gone(session, stream(by), now, &mut self.acts);
     }
 
     fn queue(&mut self, session: SessionKey, message: &str) -> usize {
-        self.state.queue(session, message.as_bytes(), None, &mut self.acts)
+        self.state
+            .queue(session, message.as_bytes(), None, &mut self.acts)
     }
 
     /// What a stream takes to write it.
@@ -386,7 +403,8 @@ impl Desk {
     }
 
     fn wrote(&mut self, session: SessionKey, by: u32, is_done: bool) {
-        self.state.stream_wrote(session, stream(by), is_done, &mut self.acts);
+        self.state
+            .stream_wrote(session, stream(by), is_done, &mut self.acts);
     }
 
     /// What a stream writes until it has no more.
@@ -484,7 +502,9 @@ fn progress(token: &str, n: u32) -> String {
 
 /// The messages of events.
 fn messages(events: &str) -> Vec<String> {
-    let data = events.lines().filter_map(|line| line.strip_prefix("data: "));
+    let data = events
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
     data.map(str::to_owned).collect()
 }
 

@@ -8,9 +8,15 @@ fn it_is_forwarded_as_it_is_under_an_id_of_ringways_own() {
     let text_in = INITIALIZE.replace("\"id\"", " \"x\": 1.0, \"id\"\t");
     let key = desk.try_initialize(&text_in, b"a: b\r\n").unwrap();
     let (begun, request) = desk.next();
-    assert_eq!((begun, request.verb, request.may_repeat), (key, Verb::Post, false));
+    assert_eq!(
+        (begun, request.verb, request.may_repeat),
+        (key, Verb::Post, false)
+    );
     assert!(!request.is_call && request.last_event_id.is_none());
-    assert_eq!((session_of(&request), request.address.version), (None, None));
+    assert_eq!(
+        (session_of(&request), request.address.version),
+        (None, None)
+    );
     assert_eq!(&*request.address.fields, b"a: b\r\n");
     let id = json(&request)["id"].to_string();
     assert_eq!(text(&request), text_in.replace("\"first\"", &id));
@@ -20,7 +26,10 @@ fn it_is_forwarded_as_it_is_under_an_id_of_ringways_own() {
     let Got::Session(session) = got else {
         panic!("{got:?}")
     };
-    assert!(desk.was_aborted(key), "its response is at its end, whatever the server thinks");
+    assert!(
+        desk.was_aborted(key),
+        "its response is at its end, whatever the server thinks"
+    );
     desk.state.pass_fields(session, b"a: c\r\n");
     desk.ask(session, LIST);
     let (key, request) = desk.next();
@@ -30,7 +39,10 @@ fn it_is_forwarded_as_it_is_under_an_id_of_ringways_own() {
     desk.end(key, End::Late);
     desk.end_session(session);
     let (_, request) = desk.next();
-    assert_eq!((request.verb, session_of(&request)), (Verb::Delete, Some("up")));
+    assert_eq!(
+        (request.verb, session_of(&request)),
+        (Verb::Delete, Some("up"))
+    );
     assert_eq!(&*request.address.fields, b"a: c\r\n");
 }
 
@@ -67,9 +79,15 @@ fn an_error_reaches_the_client_with_its_own_id_and_a_session_that_it_names_ends(
     let (key, request) = desk.initialize(INITIALIZE);
     desk.head(key, "up");
     let id = digits(id_of(&request));
-    assert_eq!(desk.hear(key, &error(&id)), Got::Refused(error("\"first\"")));
+    assert_eq!(
+        desk.hear(key, &error(&id)),
+        Got::Refused(error("\"first\""))
+    );
     let (_, request) = desk.next();
-    assert_eq!((request.verb, session_of(&request)), (Verb::Delete, Some("up")));
+    assert_eq!(
+        (request.verb, session_of(&request)),
+        (Verb::Delete, Some("up"))
+    );
 }
 
 #[test]
@@ -78,7 +96,9 @@ fn a_session_id_that_cannot_be_sent_back_is_refused() {
     let (key, request) = desk.initialize(INITIALIZE);
     desk.state.head(key, Some(Err(())));
     let got = desk.hear(key, &accepted(&request, "{}"));
-    assert!(matches!(got, Got::Refused(message) if message.contains("visible ASCII") && message.contains("\"first\"")));
+    assert!(
+        matches!(got, Got::Refused(message) if message.contains("visible ASCII") && message.contains("\"first\""))
+    );
     assert!(desk.is_still() && desk.state.sessions.is_empty());
 }
 
@@ -99,13 +119,19 @@ fn a_server_without_session_ids_is_never_told_of_an_end() {
 #[test]
 fn a_handshake_that_ringway_cannot_read_is_refused_and_its_session_ends() {
     let mut desk = Desk::new();
-    for (from, to) in [("2025-11-25", "1999-01-01"), (r#""protocolVersion""#, r#""other""#)] {
+    for (from, to) in [
+        ("2025-11-25", "1999-01-01"),
+        (r#""protocolVersion""#, r#""other""#),
+    ] {
         let (key, request) = desk.initialize(INITIALIZE);
         desk.head(key, "up");
         let got = desk.hear(key, &accepted(&request, "{}").replace(from, to));
         assert!(matches!(got, Got::Refused(message) if message.contains("handshake")));
         let (key, request) = desk.next();
-        assert_eq!((request.verb, session_of(&request)), (Verb::Delete, Some("up")));
+        assert_eq!(
+            (request.verb, session_of(&request)),
+            (Verb::Delete, Some("up"))
+        );
         desk.done(key);
     }
 }
@@ -122,7 +148,10 @@ fn a_client_that_goes_leaves_nothing_whenever_it_goes() {
     desk.state.abandon_opening(key);
     assert!(desk.was_aborted(key));
     let (end, request) = desk.next();
-    assert_eq!((request.verb, session_of(&request)), (Verb::Delete, Some("up")));
+    assert_eq!(
+        (request.verb, session_of(&request)),
+        (Verb::Delete, Some("up"))
+    );
     desk.state.abandon_opening(end);
     assert!(!desk.was_aborted(end), "it is no opening");
     desk.done(end);
@@ -141,7 +170,10 @@ fn a_client_that_goes_leaves_nothing_whenever_it_goes() {
 
     let (id, call) = desk.call(session, LIST);
     desk.state.abandon_opening(call);
-    assert!(matches!(desk.answer(call, id), Got::Answer(..)), "a call is no opening");
+    assert!(
+        matches!(desk.answer(call, id), Got::Answer(..)),
+        "a call is no opening"
+    );
 }
 
 #[test]
@@ -163,8 +195,14 @@ fn an_exchange_that_ends_without_an_answer_says_why() {
             panic!()
         };
         let message: Value = serde_json::from_slice(&message).unwrap();
-        assert_eq!((&message["id"], &message["error"]["code"]), (&"first".into(), &code.into()));
-        assert!(message["error"]["message"].as_str().unwrap().contains(says), "{message}");
+        assert_eq!(
+            (&message["id"], &message["error"]["code"]),
+            (&"first".into(), &code.into())
+        );
+        assert!(
+            message["error"]["message"].as_str().unwrap().contains(says),
+            "{message}"
+        );
         assert_eq!(desk.next().1.verb, Verb::Delete);
     }
 }
@@ -182,8 +220,14 @@ fn what_is_not_the_answer_is_dropped_and_the_answer_still_counts() {
         assert!(matches!(got, Got::Dropped(_)), "{text}: {got:?}");
     }
     assert_eq!(desk.hear(key, "banner"), Got::Dropped(DropReason::NotJson));
-    assert!(matches!(desk.hear(key, &accepted(&request, "{}")), Got::Session(_)));
-    assert!(matches!(desk.hear(key, &accepted(&request, "{}")), Got::Dropped(_)), "it comes once");
+    assert!(matches!(
+        desk.hear(key, &accepted(&request, "{}")),
+        Got::Session(_)
+    ));
+    assert!(
+        matches!(desk.hear(key, &accepted(&request, "{}")), Got::Dropped(_)),
+        "it comes once"
+    );
     assert!(matches!(desk.answer(call, id), Got::Answer(..)));
 }
 
@@ -191,8 +235,14 @@ fn what_is_not_the_answer_is_dropped_and_the_answer_still_counts() {
 fn without_room_nothing_is_forwarded_and_a_session_that_finds_none_ends_upstream() {
     let mut desk = Desk::new();
     desk.state.limits.waiting_bytes_max = 600;
-    desk.state = ShardState::new(0, 1, desk.state.limits, ahash::RandomState::new(), Millis(0))
-        .with_private(EVERYTHING, Millis(0));
+    desk.state = ShardState::new(
+        0,
+        1,
+        desk.state.limits,
+        ahash::RandomState::new(),
+        Millis(0),
+    )
+    .with_private(EVERYTHING, Millis(0));
     let keys = [(); 4].map(|()| desk.try_initialize(INITIALIZE, b""));
     let begun = keys.iter().flatten().count();
     assert!((1..4).contains(&begun), "{begun}");
@@ -200,11 +250,16 @@ fn without_room_nothing_is_forwarded_and_a_session_that_finds_none_ends_upstream
     let (key, request) = desk.begun.pop_front().unwrap();
     desk.head(key, "up");
     let reply = accepted(&request, "{}");
-    let heard = desk.state.heard(key, reply.as_bytes(), Millis(0), &mut desk.acts);
+    let heard = desk
+        .state
+        .heard(key, reply.as_bytes(), Millis(0), &mut desk.acts);
     let Heard::Opened(Opened::Session { opening, .. }) = heard else {
         panic!("{heard:?}")
     };
     desk.state.decline(opening);
     assert_eq!(desk.all().pop().unwrap().1.verb, Verb::Delete);
-    assert!(desk.try_initialize(INITIALIZE, b"").is_some(), "there is room again");
+    assert!(
+        desk.try_initialize(INITIALIZE, b"").is_some(),
+        "there is room again"
+    );
 }

@@ -55,6 +55,8 @@ struct Known {
     request: Request,
     /// The session whose it is, by its mark.
     of: usize,
+    /// The server's session that it is in: also one that its head has named.
+    name: Option<String>,
     /// Its head has come.
     has_head: bool,
 }
@@ -115,12 +117,20 @@ impl World {
         if value.get("method").is_none() && value.get("id").is_some() {
             let id = value["id"].as_str().unwrap().to_owned();
             let asker = id.split(' ').next().unwrap();
-            assert_eq!(session_of(&request), Some(asker), "the session that asked: {body}");
+            assert_eq!(
+                session_of(&request),
+                Some(asker),
+                "the session that asked: {body}"
+            );
             assert!(self.answered.insert(id), "answered twice: {body}");
         }
         if value["method"] == "notifications/cancelled" {
             let id = value["params"]["requestId"].to_string();
-            let call = self.calls.values().find(|call| digits(call.id) == id).unwrap();
+            let call = self
+                .calls
+                .values()
+                .find(|call| digits(call.id) == id)
+                .unwrap();
             assert!(call.of == of && call.has_ended);
         }
         if request.is_call {
@@ -128,8 +138,14 @@ impl World {
             let call = self.calls.values().find(|call| call.id == id);
             assert!(call.is_none_or(|call| call.of == of && call.has_ended == is_over));
         }
-        let has_head = false;
-        self.exchanges.push(Known { key, request, of, has_head });
+        let name = session_of(&request).map(str::to_owned);
+        self.exchanges.push(Known {
+            key,
+            request,
+            of,
+            name,
+            has_head: false,
+        });
     }
 
     /// Aborted exchanges stay: the I/O may have heard something of them already.
@@ -143,7 +159,14 @@ impl World {
             };
             self.ends(call.reply_to.exchange);
         }
-        let alive: HashSet<u32> = self.desk.state.sessions.keys().iter().map(|key| key.0).collect();
+        let alive: HashSet<u32> = self
+            .desk
+            .state
+            .sessions
+            .keys()
+            .iter()
+            .map(|key| key.0)
+            .collect();
         self.sessions.retain(|key, _| alive.contains(key));
         self.streams.retain(|key, _| alive.contains(key));
         let orders = self.desk.state.exchanges().unwrap().take_orders();
@@ -175,7 +198,8 @@ impl World {
         let step = self.desk.send(session, &text(of));
         if let Step::InFlight { id, .. } = step {
             let has_ended = false;
-            self.calls.insert(self.desk.exchanges, CallKnown { of, id, has_ended });
+            self.calls
+                .insert(self.desk.exchanges, CallKnown { of, id, has_ended });
         }
     }
 
@@ -185,6 +209,7 @@ impl World {
             self.names += 1;
             let name = format!("up~{of}~n{}", self.names);
             self.desk.head(key, &name);
+            self.exchanges[at].name.get_or_insert(name);
         }
     }
 
@@ -207,7 +232,9 @@ impl World {
                     message["id"].as_u64().unwrap()
                 });
                 let acts = &mut self.desk.acts;
-                self.desk.state.queue(session, message.as_bytes(), asked, acts);
+                self.desk
+                    .state
+                    .queue(session, message.as_bytes(), asked, acts);
             }
             Got::Session(session) => {
                 assert!(opening);
@@ -230,7 +257,10 @@ impl World {
         };
         if value["method"] == "initialize" {
             let is_full = self.desk.state.sessions.is_full();
-            let is_first = !self.sessions.values().any(|of| *of == self.exchanges[at].of);
+            let is_first = !self
+                .sessions
+                .values()
+                .any(|of| *of == self.exchanges[at].of);
             if is_full && is_first {
                 return;
             }
@@ -240,9 +270,12 @@ impl World {
     }
 
     fn speak(&mut self, at: usize, kind: u8) {
-        let (of, request) = (self.exchanges[at].of, &self.exchanges[at].request);
-        let own = json(request)["id"].to_string();
-        let name = session_of(request).unwrap_or_default().to_owned();
+        if self.exchanges[at].name.is_none() {
+            self.name(at);
+        }
+        let known = &self.exchanges[at];
+        let (of, name) = (known.of, known.name.clone().unwrap_or_default());
+        let own = json(&known.request)["id"].to_string();
         let said = match kind {
             0 => log(&format!("~{of}~")),
             1 => progress(&own, 1),

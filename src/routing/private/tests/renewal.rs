@@ -6,7 +6,10 @@ use super::*;
 fn handshake(desk: &mut Desk) -> (ExchangeKey, Request) {
     let (key, request) = desk.next();
     assert_eq!(json(&request)["method"], "initialize");
-    assert_eq!((session_of(&request), request.address.version), (None, None));
+    assert_eq!(
+        (session_of(&request), request.address.version),
+        (None, None)
+    );
     assert!(!request.may_repeat && !request.is_call);
     (key, request)
 }
@@ -14,10 +17,16 @@ fn handshake(desk: &mut Desk) -> (ExchangeKey, Request) {
 /// The server accepts it, and calls the session `name`.
 fn accept(desk: &mut Desk, (key, request): (ExchangeKey, Request), name: &str) -> ExchangeKey {
     desk.head(key, name);
-    assert_eq!(desk.hear(key, &accepted(&request, r#"{"tools":{}}"#)), Got::Own);
+    assert_eq!(
+        desk.hear(key, &accepted(&request, r#"{"tools":{}}"#)),
+        Got::Own
+    );
     assert!(desk.was_aborted(key));
     let (key, request) = desk.next();
-    assert_eq!((text(&request), session_of(&request)), (INITIALIZED, Some(name)));
+    assert_eq!(
+        (text(&request), session_of(&request)),
+        (INITIALIZED, Some(name))
+    );
     assert_eq!(request.address.version, Some(Version::NEWEST));
     key
 }
@@ -53,7 +62,10 @@ fn one_handshake_serves_all_calls_and_each_is_sent_once_more() {
     let early = desk.ask(session, LIST);
     let key = accept(&mut desk, shake, "two");
     desk.end(calls[2].1, End::NoSession);
-    assert!(desk.is_still(), "until the server has heard the end of the handshake");
+    assert!(
+        desk.is_still(),
+        "until the server has heard the end of the handshake"
+    );
     desk.done(key);
     let all = desk.all();
     let ids: Vec<_> = all.iter().map(|(_, request)| id_of(request)).collect();
@@ -90,7 +102,10 @@ fn a_call_that_is_unknown_twice_fails_and_the_session_goes_on() {
     desk.end(key, End::NoSession);
     let acts = desk.acts();
     assert_eq!(ends(&acts), [pair("\"l\"", "UpstreamDown")]);
-    assert_eq!(answers(&acts)[0]["error"]["data"]["reason"], "upstream_down");
+    assert_eq!(
+        answers(&acts)[0]["error"]["data"]["reason"],
+        "upstream_down"
+    );
     assert!(desk.is_still() && desk.is_alive(session));
     let (_, key) = desk.call(session, LIST);
     desk.end(key, End::NoSession);
@@ -106,7 +121,10 @@ fn level_and_subscriptions_are_restored_before_anything_goes() {
     agreed(&mut desk, session, LEVEL);
     agreed(&mut desk, session, &subscribe(1, "a:\\u0062"));
     agreed(&mut desk, session, &subscribe(2, "a:c\\\""));
-    assert!(matches!(desk.send(session, &subscribe(3, "a:d")), Step::Failed(Reason::Overloaded, _)));
+    assert!(matches!(
+        desk.send(session, &subscribe(3, "a:d")),
+        Step::Failed(Reason::Overloaded, _)
+    ));
     agreed(&mut desk, session, &subscribe(3, "a:b"));
     assert_eq!(desk.subscriptions(), 2);
     let (id, key) = desk.call(session, LIST);
@@ -114,25 +132,47 @@ fn level_and_subscriptions_are_restored_before_anything_goes() {
     renew(&mut desk, "two");
     let mut asked = desk.all();
     assert_eq!(asked.len(), 3);
-    assert!(asked.iter().all(|(_, request)| session_of(request) == Some("two") && !request.is_call));
-    assert!(text(&asked[0].1).ends_with(r#""method":"logging/setLevel","params":{"level":"war\u006eing"}}"#));
-    let uris: std::collections::BTreeSet<String> =
-        asked[1..].iter().map(|(_, it)| json(it)["params"]["uri"].as_str().unwrap().into()).collect();
+    assert!(
+        asked
+            .iter()
+            .all(|(_, request)| session_of(request) == Some("two") && !request.is_call)
+    );
+    assert!(
+        text(&asked[0].1)
+            .ends_with(r#""method":"logging/setLevel","params":{"level":"war\u006eing"}}"#)
+    );
+    let uris: std::collections::BTreeSet<String> = asked[1..]
+        .iter()
+        .map(|(_, it)| json(it)["params"]["uri"].as_str().unwrap().into())
+        .collect();
     assert_eq!(uris, ["a:b".to_owned(), "a:c\"".to_owned()].into());
     let (key, last) = asked.pop().unwrap();
     for (key, request) in asked {
-        assert_eq!(desk.hear(key, &result(&digits(id_of(&last)), "{}")), Got::Dropped(DropReason::UnknownId));
-        assert_eq!(desk.hear(key, &result(&digits(id_of(&request)), "{}")), Got::Own);
+        assert_eq!(
+            desk.hear(key, &result(&digits(id_of(&last)), "{}")),
+            Got::Dropped(DropReason::UnknownId)
+        );
+        assert_eq!(
+            desk.hear(key, &result(&digits(id_of(&request)), "{}")),
+            Got::Own
+        );
         assert!(desk.is_still() && desk.was_aborted(key));
     }
-    assert_eq!(desk.hear(key, &result(&digits(id_of(&last)), "{}")), Got::Own);
+    assert_eq!(
+        desk.hear(key, &result(&digits(id_of(&last)), "{}")),
+        Got::Own
+    );
     assert_eq!(id_of(&desk.next().1), id);
     desk.open_stream(session, 1);
     let told = desk.reads(session, 1);
     assert_eq!(told.len(), 3, "{told:?}");
     assert_eq!(told[2], CHANGED);
     for uri in ["a:b", "a:c\\\""] {
-        assert!(told[..2].iter().any(|told| told.contains("/updated") && told.contains(uri)));
+        assert!(
+            told[..2]
+                .iter()
+                .any(|told| told.contains("/updated") && told.contains(uri))
+        );
     }
 }
 
@@ -141,7 +181,11 @@ fn what_was_taken_back_is_not_restored() {
     let mut desk = Desk::new();
     let session = desk.ready("one");
     agreed(&mut desk, session, &subscribe(1, "a:b"));
-    agreed(&mut desk, session, &subscribe(1, "a:b").replace("subscribe", "unsubscribe"));
+    agreed(
+        &mut desk,
+        session,
+        &subscribe(1, "a:b").replace("subscribe", "unsubscribe"),
+    );
     let (id, key) = desk.call(session, &subscribe(1, "a:c"));
     desk.hear(key, &error(&digits(id)));
     desk.done(key);
@@ -167,11 +211,21 @@ fn what_the_server_refuses_the_session_no_longer_has() {
     renew(&mut desk, "two");
     let asked = desk.all();
     desk.end(asked[0].0, refused(400, ""));
-    assert_eq!(desk.hear(asked[1].0, &error(&digits(id_of(&asked[1].1)))), Got::Own);
+    assert_eq!(
+        desk.hear(asked[1].0, &error(&digits(id_of(&asked[1].1)))),
+        Got::Own
+    );
     desk.end(asked[2].0, End::Done);
-    let lost = desk.acts().iter().filter(|act| matches!(act, Act::LostSubscription)).count();
+    let lost = desk
+        .acts()
+        .iter()
+        .filter(|act| matches!(act, Act::LostSubscription))
+        .count();
     assert_eq!((lost, desk.subscriptions()), (2, 0));
-    assert_eq!(json(&desk.next().1)["id"].to_string(), digits(desk_id(&desk, session)));
+    assert_eq!(
+        json(&desk.next().1)["id"].to_string(),
+        digits(desk_id(&desk, session))
+    );
     desk.open_stream(session, 1);
     assert_eq!(desk.reads(session, 1), [CHANGED]);
 }
@@ -198,13 +252,18 @@ fn a_handshake_that_fails_ends_the_session_and_its_calls_get_404() {
         (
             |desk, (key, request)| {
                 desk.head(key, "two");
-                assert_eq!(desk.hear(key, &accepted(&request, "{}")), Got::Own, "it can do less");
+                assert_eq!(
+                    desk.hear(key, &accepted(&request, "{}")),
+                    Got::Own,
+                    "it can do less"
+                );
             },
             true,
         ),
         (
             |desk, (key, request)| {
-                let older = accepted(&request, r#"{"tools":{}}"#).replace("2025-11-25", "2025-06-18");
+                let older =
+                    accepted(&request, r#"{"tools":{}}"#).replace("2025-11-25", "2025-06-18");
                 desk.head(key, "two");
                 assert_eq!(desk.hear(key, &older), Got::Own);
             },
@@ -244,15 +303,42 @@ fn a_handshake_that_fails_ends_the_session_and_its_calls_get_404() {
         let acts = desk.acts();
         assert_eq!(
             ends(&acts),
-            [pair("\"l\"", "404"), pair("6", "404"), pair("5", "SessionEnded")],
+            [
+                pair("\"l\"", "404"),
+                pair("6", "404"),
+                pair("5", "SessionEnded")
+            ],
             "{n}"
         );
         assert_eq!(closed(&acts), [stream(1)]);
         assert!(!desk.is_alive(session) && desk.was_aborted(running));
-        let deleted: Vec<_> = desk.all().iter().map(|(_, it)| (it.verb, session_of(it).map(str::to_owned))).collect();
+        let deleted: Vec<_> = desk
+            .all()
+            .iter()
+            .map(|(_, it)| (it.verb, session_of(it).map(str::to_owned)))
+            .collect();
         let due = is_named.then(|| (Verb::Delete, Some("two".to_owned())));
         assert_eq!(deleted, Vec::from_iter(due), "{n}");
     }
+}
+
+#[test]
+fn a_handshake_of_a_newer_version_than_the_clients_is_none() {
+    let mut desk = Desk::new();
+    let (key, first) = desk.initialize(INITIALIZE);
+    let older = accepted(&first, r#"{"tools":{}}"#).replace("2025-11-25", "2025-06-18");
+    let Got::Session(session) = desk.hear(key, &older) else {
+        panic!()
+    };
+    let (_, key) = desk.call(session, LIST);
+    desk.end(key, End::NoSession);
+    let (key, request) = handshake(&mut desk);
+    assert_eq!(
+        desk.hear(key, &accepted(&request, r#"{"tools":{}}"#)),
+        Got::Own
+    );
+    assert_eq!(ends(&desk.acts()), [pair("\"l\"", "404")]);
+    assert!(!desk.is_alive(session));
 }
 
 #[test]
@@ -264,9 +350,16 @@ fn an_answer_with_another_id_is_not_that_of_the_handshake() {
     let (key, request) = handshake(&mut desk);
     for id in ["1".to_owned(), digits(UpstreamId::of_hub(77))] {
         let wrong = accepted(&request, r#"{"tools":{}}"#).replace(&digits(id_of(&request)), &id);
-        assert!(matches!(desk.hear(key, &wrong), Got::Dropped(DropReason::UnknownId)));
+        assert!(matches!(
+            desk.hear(key, &wrong),
+            Got::Dropped(DropReason::UnknownId)
+        ));
     }
-    assert_eq!(desk.answer(key, id), Got::Dropped(DropReason::UnknownId), "the call waits");
+    assert_eq!(
+        desk.answer(key, id),
+        Got::Dropped(DropReason::UnknownId),
+        "the call waits"
+    );
     let key = accept(&mut desk, (key, request), "two");
     desk.done(key);
     assert_eq!(id_of(&desk.next().1), id);
@@ -292,7 +385,10 @@ fn calls_can_be_cancelled_meanwhile_and_the_client_may_end_the_session() {
     desk.end_session(session);
     assert!(desk.was_aborted(key));
     let (_, request) = desk.next();
-    assert_eq!((request.verb, session_of(&request)), (Verb::Delete, Some("three")));
+    assert_eq!(
+        (request.verb, session_of(&request)),
+        (Verb::Delete, Some("three"))
+    );
 }
 
 #[test]
@@ -327,9 +423,15 @@ fn the_stream_is_opened_again_at_its_beginning() {
     desk.end(key, End::NoSession);
     assert!(desk.was_aborted(upward));
     renew(&mut desk, "two");
-    let get = desk.all().into_iter().find(|(_, request)| request.verb == Verb::Get);
+    let get = desk
+        .all()
+        .into_iter()
+        .find(|(_, request)| request.verb == Verb::Get);
     let (_, request) = get.expect("a stream");
-    assert_eq!((session_of(&request), &request.last_event_id), (Some("two"), &None));
+    assert_eq!(
+        (session_of(&request), &request.last_event_id),
+        (Some("two"), &None)
+    );
 }
 
 #[test]
@@ -351,13 +453,19 @@ fn notices_that_the_forgotten_session_had_not_taken_are_not_said_to_the_next() {
     for n in 0..crate::limits::NOTICES_MAX {
         desk.say(session, &log(&n.to_string()));
     }
-    assert_eq!(desk.state.lost_notices, 0, "those that were lost no longer count");
+    assert_eq!(
+        desk.state.lost_notices, 0,
+        "those that were lost no longer count"
+    );
 }
 
 /// The other call of a session that has two.
 fn desk_first(desk: &Desk, session: SessionKey, one: UpstreamId) -> UpstreamId {
     let all = desk.state.calls.all();
-    all.iter().find(|(id, of)| *of == session && *id != one).unwrap().0
+    all.iter()
+        .find(|(id, of)| *of == session && *id != one)
+        .unwrap()
+        .0
 }
 
 #[test]
@@ -378,15 +486,25 @@ fn what_the_forgotten_session_asks_is_no_request_of_the_next() {
     let (old_id, old) = desk.call(session, &request("9"));
     desk.asked(old, "1");
     let lost = desk.asked(old, "2");
-    assert_eq!(desk.state.queue(session, lost.as_bytes(), Some(2), &mut desk.acts), 0);
+    assert_eq!(
+        desk.state
+            .queue(session, lost.as_bytes(), Some(2), &mut desk.acts),
+        0
+    );
     let (_, key) = desk.call(session, LIST);
     desk.end(key, End::NoSession);
-    assert_eq!(desk.hear(old, &request("3")), Got::Dropped(DropReason::LateAnswer));
+    assert_eq!(
+        desk.hear(old, &request("3")),
+        Got::Dropped(DropReason::LateAnswer)
+    );
     renew(&mut desk, "two");
     let (key, _) = desk.next();
     let asked = desk.asked(key, "1");
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
-    assert_eq!(desk.hear(old, &request("4")), Got::Dropped(DropReason::LateAnswer));
+    assert_eq!(
+        desk.hear(old, &request("4")),
+        Got::Dropped(DropReason::LateAnswer)
+    );
     assert_eq!(desk.hear(old, cancel), Got::Dropped(DropReason::UnknownId));
     for n in 1..=2 {
         desk.say(session, &result(&n.to_string(), "{}"));
@@ -395,10 +513,20 @@ fn what_the_forgotten_session_asks_is_no_request_of_the_next() {
     let id = serde_json::from_str::<Value>(&asked).unwrap()["id"].to_string();
     desk.say(session, &result(&id, "{}"));
     let (_, answer) = desk.next();
-    assert_eq!((text(&answer), session_of(&answer)), (&*result("1", "{}"), Some("two")));
-    assert!(matches!(desk.answer(old, old_id), Got::Answer(..)), "its answers count");
+    assert_eq!(
+        (text(&answer), session_of(&answer)),
+        (&*result("1", "{}"), Some("two"))
+    );
+    assert!(
+        matches!(desk.answer(old, old_id), Got::Answer(..)),
+        "its answers count"
+    );
     desk.open_stream(session, 1);
-    assert_eq!(desk.reads(session, 1), [CHANGED], "the question that waited is gone");
+    assert_eq!(
+        desk.reads(session, 1),
+        [CHANGED],
+        "the question that waited is gone"
+    );
 }
 
 #[test]
@@ -425,7 +553,10 @@ fn what_the_forgotten_session_grants_late_is_asked_of_the_next() {
     let (call, _) = desk.next();
     desk.answer(after_key, after);
     let (third_key, third) = desk.next();
-    assert_eq!((json(&third)["params"]["uri"].as_str(), session_of(&third)), (Some("a:c"), Some("two")));
+    assert_eq!(
+        (json(&third)["params"]["uri"].as_str(), session_of(&third)),
+        (Some("a:c"), Some("two"))
+    );
     assert_eq!(desk.subscriptions(), 2);
     desk.end(call, End::Done);
     desk.acts();
@@ -450,7 +581,10 @@ fn a_late_grant_that_finds_the_next_session_forgotten_too_renews_that() {
     let ((first, _), (second, request)) = (desk.next(), desk.next());
     desk.end(first, End::NoSession);
     let shake = handshake(&mut desk);
-    assert_eq!(desk.hear(second, &result(&digits(id_of(&request)), "{}")), Got::Own);
+    assert_eq!(
+        desk.hear(second, &result(&digits(id_of(&request)), "{}")),
+        Got::Own
+    );
     assert!(desk.is_still(), "it says nothing about the third session");
     let key = accept(&mut desk, shake, "three");
     desk.done(key);
@@ -488,5 +622,8 @@ fn ids_of_tasks_of_the_forgotten_session_are_forgotten() {
     desk.end(key, End::NoSession);
     renew(&mut desk, "two");
     let (key, _) = desk.next();
-    assert_eq!(desk.hear(key, &progress(&digits(id), 1)), Got::Dropped(DropReason::Progress));
+    assert_eq!(
+        desk.hear(key, &progress(&digits(id), 1)),
+        Got::Dropped(DropReason::Progress)
+    );
 }

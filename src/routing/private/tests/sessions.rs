@@ -4,7 +4,9 @@ use super::*;
 use crate::limits::NOTICES_MAX;
 
 fn note(n: usize) -> String {
-    format!(r#"{{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{{"n":{n}}}}}"#)
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{{"n":{n}}}}}"#
+    )
 }
 
 fn is_cancel_of(body: &Value, id: UpstreamId, reason: &str) -> bool {
@@ -26,9 +28,16 @@ fn nothing_overtakes_the_word_that_a_client_is_ready() {
         desk.say(session, &note(3));
         assert!(desk.is_still());
         assert!(matches!(desk.answer(before.1, before.0), Got::Answer(..)));
-        assert!(desk.is_still(), "an answer of what went before changes nothing");
+        assert!(
+            desk.is_still(),
+            "an answer of what went before changes nothing"
+        );
         desk.end(first, end);
-        let bodies: Vec<_> = desk.all().iter().map(|(_, request)| text(request).to_owned()).collect();
+        let bodies: Vec<_> = desk
+            .all()
+            .iter()
+            .map(|(_, request)| text(request).to_owned())
+            .collect();
         assert_eq!(bodies, [note(1), request(&digits(call)), note(3)]);
     }
 }
@@ -106,12 +115,17 @@ fn a_cancel_ends_the_exchange_and_reaches_the_server_with_its_own_id() {
     assert!(desk.was_aborted(key));
     let (_, cancel) = desk.next();
     assert!(is_cancel_of(&json(&cancel), id, "cancelled"));
-    assert!(cancel.may_repeat && session_of(&cancel) == Some("up") && !text(&cancel).ends_with('\n'));
+    assert!(
+        cancel.may_repeat && session_of(&cancel) == Some("up") && !text(&cancel).ends_with('\n')
+    );
     desk.cancel(session, "\"l\"");
     assert!(desk.is_still());
     let (id, _) = desk.call(session, LIST);
     desk.state.withdraw(id, Reason::Cancelled);
-    assert!(is_cancel_of(&json(&desk.next().1), id, "cancelled"), "also where its client is gone");
+    assert!(
+        is_cancel_of(&json(&desk.next().1), id, "cancelled"),
+        "also where its client is gone"
+    );
 }
 
 #[test]
@@ -124,9 +138,16 @@ fn a_call_that_waits_is_never_sent() {
     let stays = desk.ask(session, &request("2"));
     desk.cancel(session, "\"l\"");
     assert_eq!(ends(&desk.acts()), [pair("\"l\"", "Cancelled")]);
-    assert_eq!(desk.held(), INITIALIZED.len() + request(&digits(stays)).len());
+    assert_eq!(
+        desk.held(),
+        INITIALIZED.len() + request(&digits(stays)).len()
+    );
     desk.done(first);
-    let bodies: Vec<_> = desk.all().iter().map(|(_, request)| id_of(request)).collect();
+    let bodies: Vec<_> = desk
+        .all()
+        .iter()
+        .map(|(_, request)| id_of(request))
+        .collect();
     assert_eq!(bodies, [stays]);
 }
 
@@ -142,7 +163,10 @@ fn the_end_of_a_session_tells_of_its_calls_first_and_then_of_itself() {
     let (upward, _) = desk.next();
     desk.end_session(session);
     let acts = desk.acts();
-    assert_eq!(ends(&acts), [pair("2", "SessionEnded"), pair("\"l\"", "SessionEnded")]);
+    assert_eq!(
+        ends(&acts),
+        [pair("2", "SessionEnded"), pair("\"l\"", "SessionEnded")]
+    );
     assert_eq!(closed(&acts), [stream(1)]);
     for key in [first_key, second_key, notice, upward] {
         assert!(desk.was_aborted(key));
@@ -151,16 +175,25 @@ fn the_end_of_a_session_tells_of_its_calls_first_and_then_of_itself() {
     assert_eq!(farewells.len(), 2);
     for ((_, request), id) in farewells.iter().zip([second, first]) {
         assert!(is_cancel_of(&json(request), id, "session_ended"));
-        assert_eq!((session_of(request), request.verb), (Some("up"), Verb::Post));
+        assert_eq!(
+            (session_of(request), request.verb),
+            (Some("up"), Verb::Post)
+        );
     }
     desk.end(farewells[1].0, End::NoSession);
     assert!(desk.is_still());
     assert!(!desk.state.exchanges().unwrap().is_empty());
     desk.end(farewells[0].0, End::Late);
     let (last, request) = desk.next();
-    assert_eq!((request.verb, session_of(&request)), (Verb::Delete, Some("up")));
+    assert_eq!(
+        (request.verb, session_of(&request)),
+        (Verb::Delete, Some("up"))
+    );
     assert!(request.body.is_empty() && !request.is_call);
-    assert_eq!(desk.hear(last, &log("x")), Got::Dropped(DropReason::LateAnswer));
+    assert_eq!(
+        desk.hear(last, &log("x")),
+        Got::Dropped(DropReason::LateAnswer)
+    );
     desk.end(last, End::NoSession);
     assert!(desk.is_still() && desk.state.exchanges().unwrap().is_empty());
 }
@@ -209,16 +242,26 @@ fn what_comes_late_of_a_session_never_reaches_the_one_in_its_place() {
             result(&digits(new_id), "{}"),
             progress(&digits(new_id), 1),
         ] {
-            assert_eq!(desk.hear(key, &said), Got::Dropped(DropReason::LateAnswer), "{said}");
+            assert_eq!(
+                desk.hear(key, &said),
+                Got::Dropped(DropReason::LateAnswer),
+                "{said}"
+            );
         }
         desk.end(key, End::NoSession);
     }
     assert!(desk.acts().is_empty() && desk.is_still() && desk.is_alive(next));
     desk.done(new_upward);
     desk.pass(3_000);
-    let reopened = desk.all().into_iter().find(|(_, request)| request.verb == Verb::Get);
+    let reopened = desk
+        .all()
+        .into_iter()
+        .find(|(_, request)| request.verb == Verb::Get);
     let (_, request) = reopened.expect("its own stream");
-    assert_eq!((session_of(&request), &request.last_event_id), (Some("next"), &None));
+    assert_eq!(
+        (session_of(&request), &request.last_event_id),
+        (Some("next"), &None)
+    );
 }
 
 impl Desk {

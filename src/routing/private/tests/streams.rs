@@ -21,11 +21,17 @@ fn the_servers_stream_is_open_while_the_clients_is_once_the_client_is_ready() {
     assert!(desk.is_still(), "it is not ready");
     desk.say_ready(session);
     let (key, request) = upward(&mut desk);
-    assert_eq!((session_of(&request), &request.last_event_id), (Some("up"), &None));
+    assert_eq!(
+        (session_of(&request), &request.last_event_id),
+        (Some("up"), &None)
+    );
     desk.open_stream(session, 2);
     assert_eq!(closed(&desk.acts()), [stream(1)]);
     desk.lose_stream(session, 1);
-    assert!(desk.is_still() && !desk.was_aborted(key), "the newer one has it");
+    assert!(
+        desk.is_still() && !desk.was_aborted(key),
+        "the newer one has it"
+    );
     desk.lose_stream(session, 2);
     assert!(desk.was_aborted(key));
     desk.pass(60_000);
@@ -57,9 +63,16 @@ fn it_is_opened_again_after_a_pause_that_grows_behind_the_last_event() {
     desk.open_stream(session, 1);
     let (mut key, _) = upward(&mut desk);
     let mut pause = STREAM_REOPEN_MS;
-    for (n, end) in [End::Done, End::Broken("x"), End::Late, refused(503, ""), refused(429, ""), End::Done]
-        .into_iter()
-        .enumerate()
+    for (n, end) in [
+        End::Done,
+        End::Broken("x"),
+        End::Late,
+        refused(503, ""),
+        refused(429, ""),
+        End::Done,
+    ]
+    .into_iter()
+    .enumerate()
     {
         if n == 1 {
             desk.state.head(key, None);
@@ -152,7 +165,10 @@ fn a_stream_that_has_worked_and_is_unknown_means_a_forgotten_session() {
     let (key, _) = upward(&mut desk);
     desk.end(key, End::NoSession);
     let (_, request) = desk.next();
-    assert_eq!((json(&request)["method"].as_str(), session_of(&request)), (Some("initialize"), None));
+    assert_eq!(
+        (json(&request)["method"].as_str(), session_of(&request)),
+        (Some("initialize"), None)
+    );
 }
 
 #[test]
@@ -163,16 +179,29 @@ fn what_comes_there_is_passed_on_and_answers_count() {
     let (key, _) = upward(&mut desk);
     desk.state.head(key, None);
     let (id, call) = desk.call(session, LIST);
-    assert_eq!(desk.hear(key, &log("x")), Got::Message(session, None, log("x")));
-    assert_eq!(desk.hear(key, CHANGED), Got::Message(session, None, CHANGED.into()));
-    assert_eq!(desk.hear(key, &request("5")), Got::Asked(session, None, request("1")));
+    assert_eq!(
+        desk.hear(key, &log("x")),
+        Got::Message(session, None, log("x"))
+    );
+    assert_eq!(
+        desk.hear(key, CHANGED),
+        Got::Message(session, None, CHANGED.into())
+    );
+    assert_eq!(
+        desk.hear(key, &request("5")),
+        Got::Asked(session, None, request("1"))
+    );
     assert!(matches!(desk.answer(key, id), Got::Answer(..)));
     assert!(desk.state.exchanges().unwrap().is_over(call));
     assert!(!desk.state.exchanges().unwrap().is_over(key));
     desk.state.event_id(call, b"call");
     desk.end(key, End::Done);
     desk.pass(1_200);
-    assert_eq!(upward(&mut desk).1.last_event_id, None, "the call's event ids are not the stream's");
+    assert_eq!(
+        upward(&mut desk).1.last_event_id,
+        None,
+        "the call's event ids are not the stream's"
+    );
 }
 
 #[test]
@@ -209,7 +238,8 @@ fn over_the_bound_all_is_lost_the_stream_closed_and_the_server_told() {
     desk.asked(key, "\"q\"");
     let queue = |desk: &mut Desk, asked| {
         let text = request("1");
-        desk.state.queue(session, text.as_bytes(), asked, &mut desk.acts)
+        desk.state
+            .queue(session, text.as_bytes(), asked, &mut desk.acts)
     };
     assert_eq!(queue(&mut desk, Some(1)), 0);
     let half = log(&"x".repeat(STREAM_QUEUE_BYTES_MAX / 2));
@@ -221,12 +251,18 @@ fn over_the_bound_all_is_lost_the_stream_closed_and_the_server_told() {
     assert!(desk.was_aborted(key));
     assert_eq!((desk.state.stream_overflows, desk.state.streams()), (1, 0));
     let answer = json(&desk.next().1);
-    assert_eq!((&answer["id"], &answer["error"]["data"]["reason"]), (&"q".into(), &"overloaded".into()));
+    assert_eq!(
+        (&answer["id"], &answer["error"]["data"]["reason"]),
+        (&"q".into(), &"overloaded".into())
+    );
     assert_eq!(desk.state.exchanges().unwrap().queued_bytes, 0);
     desk.say(session, &result("1", "{}"));
     assert!(desk.is_still(), "it has been answered");
-    desk.pass(60_000);
-    assert!(desk.is_alive(session), "its time counts from the end of its stream");
+    desk.pass(65_000);
+    assert!(
+        desk.is_alive(session),
+        "its time counts from the end of its stream"
+    );
     desk.open_stream(session, 2);
     upward(&mut desk);
     assert_eq!(desk.queue(session, &log("new")), 0);
@@ -246,7 +282,12 @@ fn one_message_may_be_longer_than_the_bound() {
 #[test]
 fn the_queues_of_all_sessions_share_a_bound() {
     let mut desk = Desk::new();
-    let sessions = [desk.ready("a"), desk.ready("b"), desk.ready("c"), desk.ready("d")];
+    let sessions = [
+        desk.ready("a"),
+        desk.ready("b"),
+        desk.ready("c"),
+        desk.ready("d"),
+    ];
     let long = log(&"x".repeat(900_000));
     for session in &sessions[..3] {
         assert_eq!(desk.queue(*session, &long), 0);
@@ -273,7 +314,11 @@ fn what_a_stream_of_an_ended_session_wrote_changes_nothing() {
     desk.lose_stream(session, 1);
     desk.open_stream(next, 2);
     assert_eq!(desk.takes(next, 2), "");
-    assert_eq!(desk.queue(SessionKey(99), "x"), 1, "there is no such session");
+    assert_eq!(
+        desk.queue(SessionKey(99), "x"),
+        1,
+        "there is no such session"
+    );
 }
 
 #[test]
@@ -306,7 +351,11 @@ fn nothing_goes_out_before_the_servers_stream_is_open_or_known_not_to_open() {
         let other = desk.open("other");
         desk.say_ready(other);
         settle(&mut desk, session, key);
-        let bodies: Vec<_> = desk.all().iter().map(|(_, it)| text(it).to_owned()).collect();
+        let bodies: Vec<_> = desk
+            .all()
+            .iter()
+            .map(|(_, it)| text(it).to_owned())
+            .collect();
         assert_eq!(bodies, [log("1"), LIST.replace("\"l\"", &digits(id))]);
     }
 }
@@ -349,7 +398,14 @@ fn without_streams_nothing_waits_for_one_and_the_server_is_told() {
     let (_, key) = desk.call(session, LIST);
     let asked = desk.asked(key, "\"q\"");
     assert_eq!(desk.queue(session, &log("x")), 1);
-    assert_eq!(desk.state.queue(session, asked.as_bytes(), Some(1), &mut desk.acts), 1);
-    assert_eq!(json(&desk.next().1)["error"]["data"]["reason"], "overloaded");
+    assert_eq!(
+        desk.state
+            .queue(session, asked.as_bytes(), Some(1), &mut desk.acts),
+        1
+    );
+    assert_eq!(
+        json(&desk.next().1)["error"]["data"]["reason"],
+        "overloaded"
+    );
     assert_eq!(desk.state.exchanges().unwrap().queued_bytes, 0);
 }

@@ -20,6 +20,9 @@ const READY: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 /// Bytes of the events that `flood` brings.
 const FLOOD_BYTES: usize = 48 << 20;
 
+/// The same for `burst`: more than a pipe holds, less than waits.
+const BURST_BYTES: usize = 4 << 20;
+
 /// A server whose methods say what they do.
 struct Server {
     address: SocketAddr,
@@ -103,11 +106,15 @@ fn serve_connection(
                 }
                 return Ok(());
             }
-            Some("flood") => {
+            Some(name @ ("flood" | "burst")) => {
+                let limit = match name {
+                    "flood" => FLOOD_BYTES,
+                    _ => BURST_BYTES,
+                };
                 stream.write_all(sse.as_bytes())?;
                 let text = "f".repeat(10_000);
                 let mut number = 0;
-                while flooded.load(Ordering::SeqCst) < FLOOD_BYTES {
+                while flooded.load(Ordering::SeqCst) < limit {
                     let event = format!(
                         "data: {{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":{{\"number\":{number},\"text\":\"{text}\"}}}}\n\n"
                     );
@@ -289,7 +296,9 @@ fn session_is_opened_used_and_ended() {
 async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut done_a, mut done_b) = (None, None);
+    let mut guard = pin!(monoio::time::sleep(Duration::from_secs(120)));
     poll_fn(|cx| {
+        assert!(guard.as_mut().poll(cx).is_pending(), "it does not end");
         if done_a.is_none()
             && let Poll::Ready(output) = a.as_mut().poll(cx)
         {
@@ -409,6 +418,45 @@ fn hub_that_does_not_read_stops_the_server_and_loses_nothing() {
 }
 
 #[test]
+fn what_waits_for_the_hub_at_the_end_is_written() {
+    on_both_drivers(async |driver| {
+        let server = Server::start();
+        let client = client_of(&server);
+        let (pipes, bridge_pipes) = pipes().unwrap();
+        let stop = Abort::new();
+        let talk = async {
+            open(&pipes, &[&call(1, "burst")]).await;
+            until("the GET stream", || server.saw("GET ") == 1).await;
+            until("the burst", || {
+                server.flooded.load(Ordering::SeqCst) >= BURST_BYTES
+            })
+            .await;
+            until("its end", || client.exchanges() == 1).await;
+            let ServerPipes { stdin, stdout } = pipes;
+            drop(stdin);
+            let read = read_lines(stdout);
+            let mut lines = 0;
+            until("the end", || {
+                while let Ok(line) = read.try_recv() {
+                    lines += 1;
+                    assert!(line.ends_with('}'));
+                    if line.contains("\"result\":{}") {
+                        return true;
+                    }
+                }
+                false
+            })
+            .await;
+            lines
+        };
+        let serving = serve(&client, settings(), bridge_pipes, &stop, driver);
+        let (ended, lines) = both(serving, talk).await;
+        assert_eq!(ended.unwrap().how, "its stdin was closed");
+        assert!(lines > BURST_BYTES / 11_000, "{lines}");
+    });
+}
+
+#[test]
 fn dropped_at_any_point_it_leaves_no_exchange() {
     on_both_drivers(async |driver| {
         let server = Server::start();
@@ -430,14 +478,13 @@ fn dropped_at_any_point_it_leaves_no_exchange() {
                 });
                 let mut serving = pin!(serve(&client, settings(), bridge_pipes, &stop, driver));
                 // After so many turns, or after some time.
-                let mut turns = match round % 2 {
-                    0 => u64::MAX,
-                    _ => round / 2 % 40,
+                let (mut turns, time) = match round % 2 {
+                    0 => (u64::MAX, 1 + round / 2 % 20),
+                    _ => (round / 2 % 40, 20),
                 };
-                let time = Duration::from_millis(round / 2 % 20);
-                let mut late = pin!(monoio::time::sleep(time.max(Duration::from_millis(1))));
+                let mut late = pin!(monoio::time::sleep(Duration::from_millis(time)));
                 poll_fn(|cx| {
-                    if turns == 0 || round % 2 == 0 && late.as_mut().poll(cx).is_ready() {
+                    if turns == 0 || late.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(());
                     }
                     turns -= 1;
