@@ -150,6 +150,15 @@ pub const STREAM_IGNORED_BYTES_MAX: usize = 64 << 10;
 /// Times that a session's GET stream is replaced before the log says so, once.
 pub const REPLACEMENTS_LOGGED: u32 = 10;
 
+/// Longest `initialize` of a client whose session has an upstream of its own, and longest
+/// result of it, bytes: the one and what the other says of capabilities are kept for as
+/// long as the session lives.
+pub const INITIALIZE_BYTES_MAX: usize = 64 << 10;
+pub const HANDSHAKE_BYTES_MAX: usize = 256 << 10;
+
+/// Longest log level that is kept, bytes: the longest that there is has 11.
+pub const LEVEL_BYTES_MAX: usize = 32;
+
 /// Bytes of messages that wait for a GET stream of a session with an upstream of its
 /// own; over it they are lost and the stream is closed.
 pub const STREAM_QUEUE_BYTES_MAX: usize = 1 << 20;

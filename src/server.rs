@@ -128,7 +128,11 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
     let (start_timeout, drain_timeout) = (config.start_timeout, config.drain_timeout);
     let place = config.server.clone();
     let http = match &place {
-        ServerPlace::Http(server) => Some(http_upstream(server, config.line_bytes_max)?),
+        ServerPlace::Http(server) => Some(http_upstream(
+            server,
+            config.line_bytes_max,
+            config.face.buffered_bytes_max,
+        )?),
         ServerPlace::Command(_) => None,
     };
     let admin = config.admin.take();
@@ -249,6 +253,7 @@ type Opened = (Driver, Option<Arc<Handshake>>);
 fn http_upstream(
     server: &HttpServer,
     message_bytes_max: usize,
+    buffered_bytes_max: usize,
 ) -> Result<Arc<http::Upstream>, UpstreamError> {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let settings = http::Settings {
@@ -256,6 +261,8 @@ fn http_upstream(
         connect_timeout_ms: milliseconds(server.connect_timeout),
         idle_ms: milliseconds(server.idle_timeout),
         message_bytes_max,
+        // Half of the budget: bodies and what waits have the other.
+        partial_bytes_max: buffered_bytes_max / 2,
     };
     http::Upstream::new(server.address.clone(), server.ca.as_deref(), settings).map(Arc::new)
 }

@@ -9,6 +9,7 @@ use super::head::{Head, SessionHeader};
 use super::response::{self, Manner};
 use super::shard::{ResponseMode, Shard};
 use super::upstream::PendingOpening;
+use crate::limits::INITIALIZE_BYTES_MAX;
 use crate::routing::calls::ReplyTo;
 use crate::routing::client::{Step, unsupported_era};
 use crate::routing::outcome::{Method, Outcome};
@@ -374,6 +375,13 @@ impl Post<'_> {
         let raw = Some(id.span.of(text));
         if self.shard.is_draining() {
             return Ok(Verdict::message(reply::failure(raw, Reason::Draining)));
+        }
+        if text.len() > INITIALIZE_BYTES_MAX {
+            return Ok(Verdict::message(reply::error(
+                raw,
+                reply::INVALID_PARAMS,
+                "initialize is longer than 64 KiB",
+            )));
         }
         let form = Form::Opening {
             manner: self.manner.clone(),

@@ -135,8 +135,9 @@ impl Shard {
         let mut acts = Vec::new();
         if !scan::is_batch(text) {
             self.hear(key, text, &mut acts);
-        } else if let Ok(spans) = scan::batch(text) {
-            // 2025-03-26 allows servers to put several messages into one.
+        } else if self.state.borrow().takes_batches(key)
+            && let Ok(spans) = scan::batch(text)
+        {
             for span in spans {
                 self.hear(key, span.of(text), &mut acts);
             }

@@ -15,6 +15,8 @@ pub enum End {
     Refused { status: u16, body: Vec<u8> },
     /// An answer over `--max-message`.
     TooLarge,
+    /// There was no room for it, or no connection.
+    Overloaded,
     /// The time for it was over.
     Late,
     /// No whole answer came. The sentence says why.
@@ -33,6 +35,7 @@ pub fn failure_of(id: &[u8], end: End) -> Vec<u8> {
             reply::upstream_failure(Some(id), "The upstream server does not know the session")
         }
         End::TooLarge => reply::failure(Some(id), Reason::TooLarge),
+        End::Overloaded => reply::failure(Some(id), Reason::Overloaded),
         End::Late => reply::failure(Some(id), Reason::Timeout),
         End::Broken(sentence) => reply::upstream_failure(Some(id), sentence),
     }

@@ -144,6 +144,8 @@ enum Phase {
 struct Waiting {
     what: What,
     body: Rc<[u8]>,
+    /// Header lines of the client's request that it goes with: its own, not later ones.
+    fields: Rc<[u8]>,
     may_repeat: bool,
     was_replayed: bool,
 }

@@ -117,6 +117,8 @@ impl Plan {
         };
         let handshake_timeout_ms =
             u64::try_from(config.start_timeout.as_millis()).unwrap_or(u64::MAX);
+        // A client's initialize is no call, but its server may be as silent about it.
+        let handshake_timeout_ms = handshake_timeout_ms.min(config.limits.request_timeout_ms);
         let is_private = private.is_some();
         let mut to_bridge = None;
         let mut bridge = None;

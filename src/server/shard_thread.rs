@@ -38,7 +38,13 @@ pub(super) async fn run(
     let lines_ready = Rc::new(Notify::default());
     let seeds = ahash::RandomState::new();
     let now = clock::now();
-    let mut state = ShardState::new(plan.index, plan.shards, plan.limits, seeds, now);
+    let mut limits = plan.limits;
+    if let Some(private) = &plan.private {
+        // One session must not take all connections to the server.
+        let share = (private.upstream.connections_max() * 3 / 4).max(1);
+        limits.calls_per_session_max = limits.calls_per_session_max.min(share);
+    }
+    let mut state = ShardState::new(plan.index, plan.shards, limits, seeds, now);
     if plan.private.is_some() {
         let offer = Offer {
             get_streams: plan.face.get_streams,

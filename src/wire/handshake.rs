@@ -108,6 +108,11 @@ impl Handshake {
         self.version < earlier.version || !self.abilities.is_superset(&earlier.abilities)
     }
 
+    /// Keeps only what another handshake is compared with.
+    pub fn forget_results(&mut self) {
+        self.results = Default::default();
+    }
+
     /// The `initialize` result, as raw JSON, for a session of `version`.
     pub fn result_for(&self, version: Version) -> &[u8] {
         let place = Version::ALL.iter().position(|known| *known == version);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The official MCP conformance suite, at two protocol versions, against the fixture
-server directly and through Ringway with the fixture as its shared server. Prints one
-table in the end. Exits 1 when a scenario is not as it must be: directly all pass, and
-through Ringway those fail, and only those, that expected-failures.yml lists with the
-reason.
+server: directly, through Ringway with the fixture as its shared server over stdio, and
+through Ringway with the fixture behind it over HTTP. Prints one table in the end. Exits
+1 when a scenario is not as it must be: directly all pass, and through Ringway those
+fail, and only those, that are listed with the reason: in expected-failures.yml what a
+shared server cannot have, and below (NOTHING_TO_CHECK) what the suite passes unseen.
 
 Only this file starts and ends processes. `install` beside it installs suite, fixture
 and their Node; the gateway is RINGWAY_BIN or the dev build of this repository.
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -29,7 +31,8 @@ GATEWAY = Path(os.environ.get("RINGWAY_BIN") or TARGET / "debug/ringway").resolv
 NODE = HERE / "node_modules/.bin/node"
 SUITE = [str(NODE), str(HERE / "node_modules/@modelcontextprotocol/conformance/dist/index.js")]
 FIXTURE = [str(NODE), str(HERE / "fixture/main.mjs")]
-EXPECTED_FAILURES = HERE / "expected-failures.yml"
+# In the other columns no check may fail.
+EXPECTED_FAILURES = {"ringway": HERE / "expected-failures.yml"}
 
 # Guards against a hang, not expectations about speed. The suite has its own for a
 # single scenario, which is lower.
@@ -41,12 +44,27 @@ SUITE_SECONDS_MAX = 240
 VERSIONS = {"2025-06-18": 27, "2025-11-25": 33}
 
 # The driver of the gateway, unless told. Each version has another, so both are seen.
-DRIVERS = {"2025-06-18": "epoll", "2025-11-25": "uring"}
+DRIVERS = {
+    ("ringway", "2025-06-18"): "epoll",
+    ("ringway", "2025-11-25"): "uring",
+    ("http", "2025-06-18"): "uring",
+    ("http", "2025-11-25"): "epoll",
+}
 
 # A scenario passes when no check fails, even if it had nothing to check. Through
-# Ringway that is right for this one: it looks at streams that end before their answer,
-# and Ringway's answer is JSON. Anywhere else it would hide a scenario that saw nothing.
-NOTHING_TO_CHECK = {("ringway", "server-sse-polling")}
+# Ringway that is so for one, with the table's word for it and the reason. Anywhere else
+# it would hide a scenario that saw nothing.
+NOTHING_TO_CHECK = {
+    ("ringway", "server-sse-polling"): (
+        "passed",
+        "it looks at streams that end before their answer, and this answer is JSON",
+    ),
+    ("http", "server-sse-polling"): (
+        "expected",
+        "the server ends the stream before the answer, for the client to come back to it with Last-Event-ID; "
+        "Ringway does not resume, and answers the call with an error, as JSON, at which the suite looks no further",
+    ),
+}
 
 # The statuses of a check that hold nothing against the server. WARNING counts as a
 # failure, as it does for the suite where failures are expected, and so does SKIPPED.
@@ -57,36 +75,56 @@ GOOD = ("SUCCESS", "INFO")
 BROKE_OFF = "Failed: "
 
 
-def fixture(version, _driver):
-    return [*FIXTURE, "--http", "--newest", version]
+COLUMNS = ("direct", "ringway", "http")
+COMBINATIONS = [(server, version) for server in COLUMNS for version in VERSIONS]
 
 
-def ringway(version, driver):
+def fixture(form, version):
+    return [*FIXTURE, form, "--newest", version]
+
+
+def gateway(driver, *server):
     flags = ["--listen", "127.0.0.1:0", "--admin", "off", "--shards", "2", "--driver", driver]
-    return [str(GATEWAY), "serve", *flags, "--", *FIXTURE, "--stdio", "--newest", version]
+    return [str(GATEWAY), "serve", *flags, *server]
 
 
-SERVERS = {"direct": fixture, "ringway": ringway}
-COMBINATIONS = [(server, version) for server in SERVERS for version in VERSIONS]
+@contextmanager
+def served(server, version, driver):
+    """What a column is run against: its processes, the one first that the suite speaks
+    to. All have a log of their own, and whatever still runs in the end is killed."""
+    with ExitStack() as stack:
+
+        def start(command):
+            process = Server(command, stack.enter_context(tempfile.TemporaryFile()))
+            stack.callback(process.kill)
+            return process
+
+        if server == "direct":
+            yield [start(fixture("--http", version))]
+        elif server == "ringway":
+            yield [start(gateway(driver, "--", *fixture("--stdio", version)))]
+        else:
+            behind = start(fixture("--http", version))
+            yield [start(gateway(driver, "--upstream", behind.url)), behind]
 
 
-def read_expected_failures():
+def read_expected_failures(file):
     """Returns {(scenario, check): reason}. The suite reads the file as YAML; here the
     comment above each entry counts too, so the few forms of its lines are all there are."""
     reasons, comment = {}, []
-    for number, line in enumerate(EXPECTED_FAILURES.read_text().splitlines(), 1):
+    for number, line in enumerate(file.read_text().splitlines(), 1):
         line = line.strip()
         if line.startswith("#"):
             comment.append(line.lstrip("# "))
         elif entry := re.fullmatch(r"- ([a-z0-9-]+):([a-z0-9-]+)", line):
             if not comment:
-                sys.exit(f"{EXPECTED_FAILURES.name}:{number}: no reason above it")
+                sys.exit(f"{file.name}:{number}: no reason above it")
             reasons[entry.groups()] = " ".join(comment)
             comment = []
         elif line == "server:":
             comment = []
         else:
-            sys.exit(f"{EXPECTED_FAILURES.name}:{number}: neither a comment nor SCENARIO:CHECK")
+            sys.exit(f"{file.name}:{number}: neither a comment nor SCENARIO:CHECK")
     return reasons
 
 
@@ -102,25 +140,23 @@ def list_scenarios(version):
 
 def run_combination(server, version, driver):
     """Returns ({scenario: its checks}, what else was wrong)."""
-    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as results:
-        process = Server(SERVERS[server](version, driver), log)
-        try:
-            wrong, output = run_suite(process.url, server, version, results)
+    with served(server, version, driver) as processes, tempfile.TemporaryDirectory() as results:
+        wrong, output = run_suite(processes[0].url, server, version, results)
+        for process in processes:
             if stop := process.stop():
-                wrong.append(f"the server: {stop}")
-        finally:
-            process.kill()
+                wrong.append(f"{process.process.args[0]}: {stop}")
         if wrong:
             print(f"-- the suite, {server} {version}\n{output}", flush=True)
-            print(f"-- stderr of the server\n{process.stderr()}", flush=True)
+            for process in processes:
+                print(f"-- stderr of {process.process.args[0]}\n{process.stderr()}", flush=True)
         return read_results(results), wrong
 
 
 def run_suite(url, server, version, results):
     """Runs all scenarios of a version, one after another. Returns what was wrong beside
     the checks, and the output."""
-    # Directly nothing may fail. An empty list still makes warnings count.
-    expected = EXPECTED_FAILURES if server == "ringway" else os.devnull
+    # An empty list still makes warnings count.
+    expected = EXPECTED_FAILURES.get(server, os.devnull)
     command = [*SUITE, "server", "--url", url, "--spec-version", version, "--suite", "all"]
     command += ["--expected-failures", str(expected), "--output-dir", results]
     process = subprocess.Popen(
@@ -149,10 +185,11 @@ def read_results(results):
 
 
 def judge(server, scenario, checks, reasons):
-    """The table's word for a scenario, and what is wrong with it, if anything."""
+    """The table's word for a scenario, and what is wrong with it, if anything. `reasons`
+    are those of the column."""
     if checks is None:
         return "FAILED", ["it did not run to its end"]
-    expected = {check for name, check in reasons if name == scenario} if server == "ringway" else set()
+    expected = {check for name, check in reasons if name == scenario}
     bad = [check for check in checks if check["status"] not in GOOD]
     wrong = [
         f"{check['id']}: {check['status']}: {check.get('errorMessage') or check['description']}"
@@ -161,13 +198,14 @@ def judge(server, scenario, checks, reasons):
     ]
     # The suite takes a check that is absent for an expected failure, so it is looked for.
     failed = {check["id"] for check in bad}
-    wrong += [f"{check}: fails no more; take it out of {EXPECTED_FAILURES.name}" for check in expected - failed]
+    wrong += [f"{check}: fails no more; take it out of {EXPECTED_FAILURES[server].name}" for check in expected - failed]
     nothing = not bad and all(check["status"] == "INFO" for check in checks)
-    if nothing != ((server, scenario) in NOTHING_TO_CHECK):
+    word, _ = NOTHING_TO_CHECK.get((server, scenario), (None, None))
+    if nothing != (word is not None):
         wrong.append("it had nothing to check" if nothing else "it has something to check by now")
     if wrong:
         return "FAILED", wrong
-    return ("expected" if bad else "passed"), []
+    return word or ("expected" if bad else "passed"), []
 
 
 def print_table(scenarios, words, reasons):
@@ -177,9 +215,11 @@ def print_table(scenarios, words, reasons):
     for scenario in scenarios:
         cells = (column.get(scenario, "-").ljust(len(head)) for column, head in zip(words.values(), heads))
         print((scenario.ljust(width) + "  ".join(cells)).rstrip())
-    for (scenario, _), reason in reasons.items():
-        if any(column.get(scenario) == "expected" for column in words.values()):
-            print(f"expected: {scenario}: {reason}")
+    known = [(server, scenario, reason) for server in reasons for (scenario, _), reason in reasons[server].items()]
+    known += [(*key, reason) for key, (_, reason) in NOTHING_TO_CHECK.items()]
+    for server, scenario, reason in known:
+        if any(column.get(scenario) == "expected" for (of, _), column in words.items() if of == server):
+            print(f"expected: {server}: {scenario}: {reason}")
 
 
 def main():
@@ -198,22 +238,25 @@ def main():
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
 
-    reasons = read_expected_failures()
+    reasons = {server: read_expected_failures(file) for server, file in EXPECTED_FAILURES.items()}
     scenarios = {version: list_scenarios(version) for version in VERSIONS}
     everywhere = list(dict.fromkeys(name for version in reversed(VERSIONS) for name in scenarios[version]))
-    if strange := [name for name, _ in reasons if name not in everywhere]:
-        sys.exit(f"{EXPECTED_FAILURES.name} names no scenario of the suite: {', '.join(strange)}")
+    for server, file in EXPECTED_FAILURES.items():
+        if strange := [name for name, _ in reasons[server] if name not in everywhere]:
+            sys.exit(f"{file.name} names no scenario of the suite: {', '.join(strange)}")
+    if strange := [key for key in NOTHING_TO_CHECK if key[0] not in COLUMNS or key[1] not in everywhere]:
+        sys.exit(f"nothing to check in no column or scenario: {strange}")
 
     words, wrong = {}, []
     for name, (server, version) in names.items():
         if options.combinations and name not in options.combinations:
             continue
         started = time.monotonic()
-        results, besides = run_combination(server, version, options.driver or DRIVERS[version])
+        results, besides = run_combination(server, version, options.driver or DRIVERS.get((server, version)))
         wrong += [f"{server} {version}: {what}" for what in besides]
         column = words[server, version] = {}
         for scenario in scenarios[version]:
-            column[scenario], what = judge(server, scenario, results.get(scenario), reasons)
+            column[scenario], what = judge(server, scenario, results.get(scenario), reasons.get(server, {}))
             wrong += [f"{server} {version}: {scenario}: {line}" for line in what]
         print(f"-- {server} {version}: {time.monotonic() - started:.1f} s", flush=True)
 

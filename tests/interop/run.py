@@ -3,8 +3,10 @@
 command line, a bridge for stdio clients and two that share no code with these.
 For each client and mode: starts a gateway with the built-in server, runs the client's
 driver, which prints one JSON line a step, stops the gateway, and in the end prints one
-table. Exits 1 when a step is not ok, unless it is listed under DEVIATIONS with the
-reason, or is missing, unless it is listed under NOT_APPLICABLE.
+table. Then the official clients before servers of the official SDKs that speak HTTP, each
+with a gateway in between (http_servers.py), and a second table. Exits 1 when a step is not
+ok, unless it is listed under DEVIATIONS with the reason, or is missing, unless it is
+listed under NOT_APPLICABLE.
 
 Only this file starts and ends gateways. `install` beside it installs the clients;
 the gateway is RINGWAY_BIN or the dev build of this repository.
@@ -22,6 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from processes import Server, command_line, descendants, kill_tree  # noqa: E402
+
+import http_servers  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target").resolve()
@@ -159,7 +163,14 @@ def run_client(name, command, driver, response_mode):
         gateway = Gateway(flags, log)
         try:
             server = gateway.server_pid()
-            results, code = drive(name, command, gateway, server, response_mode, home.name)
+            variables = {
+                "HOME": home.name,
+                "INTEROP_URL": gateway.url,
+                "INTEROP_SERVER_PID": str(server),
+                # Answers that are JSON come without the progress of their calls.
+                "INTEROP_PROGRESS": "none" if response_mode == "json" else "all",
+            }
+            results, code = drive(name, command, STEPS, variables)
             wrong = "; ".join(filter(None, [f"the driver's exit {code}" if code else "", gateway.stop_after(server)]))
             results["stop"] = (not wrong, wrong or "exit 0, no process left")
         finally:
@@ -171,17 +182,14 @@ def run_client(name, command, driver, response_mode):
     return results
 
 
-def drive(name, command, gateway, server, response_mode, home):
-    """Runs the driver. Returns {step: (ok, detail)} for what it says, and its exit code."""
-    environment = os.environ | {
-        "HOME": home,
-        "INTEROP_URL": gateway.url,
-        "INTEROP_SERVER_PID": str(server),
-        # Answers that are JSON come without the progress of their calls.
-        "INTEROP_PROGRESS": "none" if response_mode == "json" else "all",
-    }
+def drive(name, command, steps, variables):
+    """Runs a driver. Returns {step: (ok, detail)} for what it says, and its exit code."""
     client = subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        env=os.environ | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
         stdout, stderr = client.communicate(timeout=CLIENT_SECONDS_MAX)
@@ -194,10 +202,11 @@ def drive(name, command, gateway, server, response_mode, home):
         kill_tree(client)
         raise
     results = {}
-    for line in stdout.decode(errors="replace").splitlines():
+    # Not splitlines(): a text in a line may hold other separators as they are.
+    for line in filter(None, stdout.decode(errors="replace").split("\n")):
         print(line, flush=True)
         said = json.loads(line)
-        if said["client"] != name or said["step"] not in STEPS or said["step"] in results:
+        if said["client"] != name or said["step"] not in steps or said["step"] in results:
             raise RuntimeError(f"{name} said what it should not: {line}")
         results[said["step"]] = (said["ok"], said["detail"])
     if client.returncode != 0 or not all(ok for ok, _ in results.values()):
@@ -235,16 +244,22 @@ def main():
     parser = argparse.ArgumentParser(description="Clients that others have made, against Ringway.")
     parser.add_argument("--driver", choices=("uring", "epoll"), help="the gateway's I/O driver; else they alternate")
     parser.add_argument("--response-mode", choices=("auto", "json", "sse"), default="auto", help="the gateway's flag")
-    parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"of: {', '.join(CLIENTS)}; else all")
+    parser.add_argument("--direct", action="store_true", help="the pairs without a gateway in between")
+    rows = [*CLIENTS, *http_servers.PAIRS]
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of: {', '.join(rows)}; else all")
     options = parser.parse_args()
     if strange := [key for key in DEVIATIONS if key[0] not in CLIENTS or key[1] not in STEPS]:
         sys.exit(f"deviations of no client or step: {strange}")
+    if strange := [key for key in http_servers.DEVIATIONS if key[1] not in http_servers.steps_of(key[0], "uring")]:
+        sys.exit(f"deviations of no step: {strange}")
     families = {client.split()[0] for client in CLIENTS}
     left_out = [(client, step) for client, reasons in NOT_APPLICABLE.items() for step in reasons]
     if strange := [key for key in left_out if key[0] not in families or key[1] not in STEPS or key[1] == "stop"]:
         sys.exit(f"steps left out of no client, or of none that may be: {strange}")
-    if unknown := [client for client in options.clients if client not in CLIENTS]:
-        parser.error(f"no such client: {', '.join(unknown)}")
+    if unknown := [row for row in options.rows if row not in rows]:
+        parser.error(f"no such row: {', '.join(unknown)}")
+    if options.direct and set(options.rows) & {*CLIENTS, *http_servers.NOT_DIRECT}:
+        parser.error("--direct is not for these rows")
     if not GATEWAY.exists():
         sys.exit(f"no gateway at {GATEWAY}: build it or set RINGWAY_BIN")
     # A stopped runner ends what it started.
@@ -253,7 +268,7 @@ def main():
 
     table, drivers = {}, {}
     for index, client in enumerate(CLIENTS):
-        if options.clients and client not in options.clients:
+        if options.direct or options.rows and client not in options.rows:
             continue
         driver = options.driver or ("uring", "epoll")[index % 2]
         started = time.monotonic()
@@ -261,7 +276,26 @@ def main():
         drivers[client] = driver
         print(f"-- {client}, {driver}: {time.monotonic() - started:.1f} s", flush=True)
 
-    print_table(table, drivers)
+    pairs = {}
+    for index, pair in enumerate(http_servers.PAIRS):
+        if options.rows and pair not in options.rows or options.direct and pair in http_servers.NOT_DIRECT:
+            continue
+        driver = "direct" if options.direct else options.driver or ("epoll", "uring")[index % 2]
+        started = time.monotonic()
+        pairs[pair] = (driver, http_servers.run_pair(pair, driver, options.response_mode, drive))
+        print(f"-- {pair}, {driver}: {time.monotonic() - started:.1f} s", flush=True)
+
+    wrong = False
+    if table:
+        print_table(table, drivers)
+        wrong = not print_outcome(table)
+    if pairs:
+        wrong = not http_servers.print_outcome(pairs) or wrong
+    return 1 if wrong else 0
+
+
+def print_outcome(table):
+    """Prints what was not as it must be, and the counts. True: nothing was."""
     wrong = [(c, s) for c, results in table.items() for s in STEPS if not verdict(c, s, results[s])[1]]
     for client, step in wrong:
         ok, detail = table[client][step]
@@ -276,7 +310,7 @@ def main():
     passed = sum(ok for ok, _ in taken)
     left_out = len(table) * len(STEPS) - len(taken)
     print(f"{passed} passed, {len(wrong)} failed, {left_out} not applicable")
-    return 1 if wrong else 0
+    return not wrong
 
 
 if __name__ == "__main__":

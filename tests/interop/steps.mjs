@@ -7,7 +7,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
 export const url = new URL(required("INTEROP_URL"));
-const serverPid = Number(required("INTEROP_SERVER_PID"));
+export const serverPid = Number(required("INTEROP_SERVER_PID"));
 const withoutProgress = required("INTEROP_PROGRESS") === "none";
 
 // A guard against a hang, not an expectation about speed.
@@ -31,10 +31,16 @@ export function progressOf(steps) {
   }));
 }
 
-function required(name) {
+export function required(name) {
   const value = process.env[name];
   if (value === undefined) throw new Error(`${name} is not set: start this through run.py`);
   return value;
+}
+
+/** How often a server of `servers/` has written this line to the file of events. */
+export function events(line) {
+  const file = required("INTEROP_EVENTS");
+  return existsSync(file) ? readFileSync(file, "utf8").split("\n").filter((said) => said === line).length : 0;
 }
 
 /**

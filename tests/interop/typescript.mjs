@@ -1,6 +1,6 @@
 // The official TypeScript clients, and the first of them behind the bridge `mcp-remote`:
 // `node typescript.mjs v1|v2|mcp-remote legacy|auto`. One program for all, for they differ
-// in a handful of names; `sdk` below holds these differences. The environment says where
+// in a handful of names, which typescript_sdk.mjs holds. The environment says where
 // the gateway is (see steps.mjs).
 
 import assert from "node:assert/strict";
@@ -21,50 +21,14 @@ import {
   step,
   streamOpen,
   until,
-  url,
 } from "./steps.mjs";
+import { load } from "./typescript_sdk.mjs";
 
 const [generation, mode] = process.argv.slice(2);
 assert.ok(mode === "legacy" || (mode === "auto" && generation !== "v1"), `no mode ${mode} in ${generation}`);
 const bridged = generation === "mcp-remote";
-const sdk = await load(generation);
+const sdk = await load(generation, mode);
 const name = bridged ? `mcp-remote ${mode}` : `typescript-${generation} ${mode}`;
-
-async function load(generation) {
-  if (generation === "v1" || generation === "mcp-remote") {
-    const { Client } = await import("@modelcontextprotocol/sdk/client/index.js");
-    const { StreamableHTTPClientTransport } = await import("@modelcontextprotocol/sdk/client/streamableHttp.js");
-    const types = await import("@modelcontextprotocol/sdk/types.js");
-    const notifications = {
-      "notifications/tools/list_changed": types.ToolListChangedNotificationSchema,
-      "notifications/resources/list_changed": types.ResourceListChangedNotificationSchema,
-      "notifications/prompts/list_changed": types.PromptListChangedNotificationSchema,
-      "notifications/resources/updated": types.ResourceUpdatedNotificationSchema,
-    };
-    const { BridgeTransport } = bridged ? await import("./mcp_remote.mjs") : {};
-    return {
-      newTransport: (fetch) =>
-        bridged ? new BridgeTransport(mode) : new StreamableHTTPClientTransport(url, { fetch }),
-      newClient: () => new Client({ name: "ringway-interop", version: "0.0.0" }),
-      call: (client, params, options) => client.callTool(params, undefined, options),
-      request: (client, request) => client.request(request, types.EmptyResultSchema),
-      listen: (client, method, handler) => client.setNotificationHandler(notifications[method], handler),
-      statusOf: (error) => error.code,
-    };
-  }
-  assert.equal(generation, "v2");
-  const { Client, StreamableHTTPClientTransport } = await import("@modelcontextprotocol/client");
-  // The shape of a result schema that takes whatever comes (Standard Schema v1).
-  const anything = { "~standard": { version: 1, vendor: "ringway", validate: (value) => ({ value }) } };
-  return {
-    newTransport: (fetch) => new StreamableHTTPClientTransport(url, { fetch }),
-    newClient: () => new Client({ name: "ringway-interop", version: "0.0.0" }, { versionNegotiation: { mode } }),
-    call: (client, params, options) => client.callTool(params, options),
-    request: (client, request) => client.request(request, anything),
-    listen: (client, method, handler) => client.setNotificationHandler(method, handler),
-    statusOf: (error) => error.status,
-  };
-}
 
 async function connect() {
   const fetched = [];

@@ -22,6 +22,8 @@ pub enum Upstream<'a> {
     Python(&'a str, &'a [&'a str]),
     /// Any command.
     Command(&'a [&'a str]),
+    /// A server over HTTP, at this URL.
+    Url(&'a str),
 }
 
 /// What a process wrote to one of its outputs so far.
@@ -243,6 +245,9 @@ pub fn command<S: AsRef<str>>(flags: &[S], upstream: Upstream<'_>) -> Command {
         }
         Upstream::Command(words) => {
             command.arg("--").args(words);
+        }
+        Upstream::Url(url) => {
+            command.args(["--upstream", url]);
         }
     }
     command

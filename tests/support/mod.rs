@@ -11,6 +11,7 @@
 
 pub mod gateway;
 pub mod http;
+pub mod http_server;
 pub mod life;
 pub mod mcp;
 pub mod metrics;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 
 pub use gateway::{Gateway, Upstream};
 pub use http::{Raw, Request, Response};
+pub use http_server::HttpServer;
 pub use mcp::{Session, call_body};
 pub use process::Base;
 pub use scripted::Script;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::exchanges::{Begin, What, Wish};
 use super::{Address, Phase, Verb, Waiting, Whose};
-use crate::limits::NOTICES_MAX;
+use crate::limits::{LEVEL_BYTES_MAX, NOTICES_MAX};
 use crate::routing::calls::About;
 use crate::routing::client::{Incoming, Step, failed, unsupported_era};
 use crate::routing::session::SessionKey;
@@ -73,7 +73,10 @@ impl ShardState {
             }
             method::Request::Subscribe => uri().map(Wish::Subscribe),
             method::Request::Unsubscribe => uri().map(Wish::Unsubscribe),
-            method::Request::SetLevel => raw(&envelope.level).map(|raw| Wish::Level(raw.into())),
+            // What is no level is the server's to refuse, and not kept.
+            method::Request::SetLevel => raw(&envelope.level)
+                .filter(|raw| raw.len() <= LEVEL_BYTES_MAX)
+                .map(|raw| Wish::Level(raw.into())),
             _ if envelope.task.is_some() => {
                 raw(&envelope.meta_progress_token).map(|raw| Wish::Task(raw.into()))
             }
@@ -98,7 +101,7 @@ impl ShardState {
         let room = self
             .private
             .as_ref()
-            .is_some_and(|exchanges| exchanges.has_room(incoming.text.len()));
+            .is_some_and(|exchanges| exchanges.has_room(Some(key), incoming.text.len()));
         if !room {
             return failed(raw_id, Reason::Overloaded);
         }
@@ -199,7 +202,7 @@ impl ShardState {
         let Some(exchanges) = &self.private else {
             return;
         };
-        let has_room = exchanges.has_room(body.len());
+        let has_room = exchanges.has_room(Some(key), body.len());
         let session = self.sessions.get_mut(key);
         let Some(private) = session.and_then(|session| session.private.as_mut()) else {
             return;
@@ -214,15 +217,24 @@ impl ShardState {
 
     /// Sends a message, or has it wait until nothing may overtake it any more.
     pub(super) fn submit(&mut self, key: SessionKey, what: What, body: Rc<[u8]>, may_repeat: bool) {
+        let fields = self.fields_of(key);
         self.submit_again(
             key,
             Waiting {
                 what,
                 body,
+                fields,
                 may_repeat,
                 was_replayed: false,
             },
         );
+    }
+
+    /// The header lines that the client's last request has passed on.
+    pub(super) fn fields_of(&self, key: SessionKey) -> Rc<[u8]> {
+        let session = self.sessions.get(key);
+        let private = session.and_then(|session| session.private.as_ref());
+        private.map_or_else(Rc::default, |private| private.address.fields.clone())
     }
 
     pub(super) fn submit_again(&mut self, key: SessionKey, message: Waiting) {
@@ -232,7 +244,7 @@ impl ShardState {
         };
         if private.phase != Phase::Ready || private.upward.is_awaited {
             if let Some(exchanges) = &mut self.private {
-                exchanges.hold(message.body.len());
+                exchanges.hold(Some(key), message.body.len());
             }
             private.waiting.push(message);
             return;
@@ -261,13 +273,11 @@ impl ShardState {
         let Some(private) = session.private.as_mut() else {
             return;
         };
-        let address = match message.what {
-            What::Renew { .. } => Address {
-                session: None,
-                version: None,
-                fields: private.address.fields.clone(),
-            },
-            _ => private.address.clone(),
+        let is_renewal = matches!(message.what, What::Renew { .. });
+        let address = Address {
+            session: private.address.session.clone().filter(|_| !is_renewal),
+            version: private.address.version.filter(|_| !is_renewal),
+            fields: message.fields,
         };
         if let What::Call { id, .. } = &message.what
             && let Some(call) = self.calls.get_mut(*id)
@@ -312,7 +322,7 @@ impl ShardState {
             let is_it =
                 |waiting: &Waiting| matches!(&waiting.what, What::Call { id: of, .. } if *of == id);
             if let Some(place) = private.waiting.iter().position(is_it) {
-                exchanges.release(private.waiting.remove(place).body.len());
+                exchanges.release(Some(key), private.waiting.remove(place).body.len());
             }
             return;
         };

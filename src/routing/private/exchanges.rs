@@ -3,6 +3,7 @@
 //! late finds nobody.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
 use slab::Slab;
@@ -74,6 +75,8 @@ pub(super) struct Exchange {
     pub(super) what: What,
     /// Kept until the server has taken it: it may have to be sent again.
     pub(super) body: Rc<[u8]>,
+    /// Header lines of the client's that it went with.
+    pub(super) fields: Rc<[u8]>,
     pub(super) may_repeat: bool,
     /// It was sent again after the server had forgotten the session.
     pub(super) was_replayed: bool,
@@ -98,6 +101,8 @@ pub struct Exchanges {
     next_own: u32,
     orders: Vec<Order>,
     body_bytes: usize,
+    /// The same of each session that has any.
+    held_by: HashMap<SessionKey, usize, ahash::RandomState>,
     bytes_max: usize,
     /// Bytes that wait for GET streams, of all sessions.
     pub(super) queued_bytes: usize,
@@ -114,12 +119,13 @@ impl Exchanges {
         Exchanges {
             table: Slab::new(),
             next_serial: 0,
-            by_call: HashMap::with_hasher(hasher),
+            by_call: HashMap::with_hasher(hasher.clone()),
             endings: Slab::new(),
             ending: None,
             next_own: 0,
             orders: Vec::new(),
             body_bytes: 0,
+            held_by: HashMap::with_hasher(hasher),
             bytes_max,
             queued_bytes: 0,
             uris: 0,
@@ -154,17 +160,34 @@ impl Exchanges {
         self.queued_bytes + bytes <= self.bytes_max
     }
 
-    pub(super) fn has_room(&self, bytes: usize) -> bool {
-        self.body_bytes + bytes <= self.bytes_max
+    /// Whether a request of so many bytes can be kept. One session gets a quarter of the
+    /// room at most, so that it does not keep the others from theirs, but always one request.
+    pub(super) fn has_room(&self, session: Option<SessionKey>, bytes: usize) -> bool {
+        let held = session.and_then(|session| self.held_by.get(&session));
+        let held = held.copied().unwrap_or_default();
+        let is_fair = held == 0 || held + bytes <= self.bytes_max / 4;
+        is_fair && self.body_bytes + bytes <= self.bytes_max
     }
 
-    /// Counts a request that waits for its turn; negative when it no longer does.
-    pub(super) fn hold(&mut self, bytes: usize) {
+    /// Counts a request that is kept.
+    pub(super) fn hold(&mut self, session: Option<SessionKey>, bytes: usize) {
         self.body_bytes += bytes;
+        if let Some(session) = session.filter(|_| bytes > 0) {
+            *self.held_by.entry(session).or_default() += bytes;
+        }
     }
 
-    pub(super) fn release(&mut self, bytes: usize) {
+    /// It is no longer kept.
+    pub(super) fn release(&mut self, session: Option<SessionKey>, bytes: usize) {
         self.body_bytes -= bytes;
+        if let Some(session) = session.filter(|_| bytes > 0)
+            && let Entry::Occupied(mut held) = self.held_by.entry(session)
+        {
+            *held.get_mut() -= bytes;
+            if *held.get() == 0 {
+                held.remove();
+            }
+        }
     }
 
     /// An id for a request of Ringway's own.
@@ -210,7 +233,8 @@ impl Exchanges {
             may_repeat,
             was_replayed,
         } = exchange;
-        self.body_bytes += body.len();
+        let fields = address.fields.clone();
+        self.hold(whose.map(|whose| whose.key), body.len());
         let is_call = matches!(what, What::Call { .. });
         let call = match &what {
             What::Call { id, .. } => Some(*id),
@@ -223,6 +247,7 @@ impl Exchanges {
             epoch,
             what,
             body: body.clone(),
+            fields,
             may_repeat,
             was_replayed,
         });
@@ -251,7 +276,8 @@ impl Exchanges {
     pub(super) fn remove(&mut self, key: ExchangeKey) -> Option<Exchange> {
         self.get(key)?;
         let exchange = self.table.remove(key.place as usize);
-        self.body_bytes -= exchange.body.len();
+        let session = exchange.whose.map(|whose| whose.key);
+        self.release(session, exchange.body.len());
         if let What::Call { id, .. } = exchange.what {
             self.by_call.remove(&id);
         }
@@ -280,16 +306,22 @@ impl Exchanges {
     /// Whether nobody waits for more of an exchange.
     pub fn is_over(&self, key: ExchangeKey) -> bool {
         let exchange = self.get(key);
-        exchange.is_none_or(|exchange| matches!(exchange.what, What::Spent))
+        exchange.is_none_or(|exchange| {
+            matches!(
+                exchange.what,
+                What::Spent | What::Notice | What::Farewell { .. } | What::Delete
+            )
+        })
     }
 
     /// The server has taken the request: it will not be sent again.
     pub(super) fn taken(&mut self, key: ExchangeKey) {
-        let body = match self.get_mut(key) {
-            Some(exchange) => std::mem::replace(&mut exchange.body, Rc::from([])),
-            None => return,
+        let Some(exchange) = self.get_mut(key) else {
+            return;
         };
-        self.body_bytes -= body.len();
+        let session = exchange.whose.map(|whose| whose.key);
+        let body = std::mem::replace(&mut exchange.body, Rc::from([]));
+        self.release(session, body.len());
     }
 }
 

@@ -72,6 +72,12 @@ impl ShardState {
         (session.id == whose.id).then_some(whose)
     }
 
+    /// Whether the server may put several messages into one in this exchange's session.
+    pub fn takes_batches(&self, key: ExchangeKey) -> bool {
+        let session = self.whose(key).and_then(|whose| self.sessions.get(whose.key));
+        session.is_some_and(|session| session.version.has_batches())
+    }
+
     /// A message has come in the response of an exchange.
     pub fn heard(
         &mut self,
@@ -166,7 +172,12 @@ impl ShardState {
             .as_ref()
             .and_then(|exchanges| exchanges.by_call.get(&id).copied());
         let is_current = exchange.is_some_and(|exchange| self.is_current(exchange, whose));
-        let wish = exchange.and_then(|exchange| self.spend(exchange));
+        let wish = match exchange {
+            Some(own) if own == key => self.spend(own),
+            // It came in another response: nothing more is to be had from its own.
+            Some(own) => self.let_go(whose.key, own),
+            None => None,
+        };
         if !is_error && let Some(wish) = wish {
             let forgotten = Some(wish.clone()).filter(|_| !is_current);
             self.grant(whose.key, id, wish);
@@ -194,6 +205,15 @@ impl ShardState {
     /// The answer of a call has come: what still comes in its response is nobody's.
     fn spend(&mut self, key: ExchangeKey) -> Option<Wish> {
         self.private.as_mut()?.spend(key)
+    }
+
+    /// The answer of a call has come elsewhere.
+    fn let_go(&mut self, key: SessionKey, exchange: ExchangeKey) -> Option<Wish> {
+        self.private_mut(key)?.exchanges.remove(&exchange);
+        match self.private.as_mut()?.abort(exchange)?.what {
+            What::Call { wish, .. } => wish,
+            _ => None,
+        }
     }
 
     /// The server has agreed.
@@ -396,7 +416,9 @@ impl ShardState {
             What::Call { id, .. } => self.call_unanswered(*id, end, acts),
             What::Notice | What::Initialized => {
                 private.notices = private.notices.saturating_sub(1);
-                let is_first = matches!(exchange.what, What::Initialized);
+                // One of a forgotten session says nothing about the present one's.
+                let is_current = exchange.epoch == private.epoch;
+                let is_first = is_current && matches!(exchange.what, What::Initialized);
                 if is_forgotten {
                     self.forgotten(whose, exchange, acts);
                 } else if is_first {
@@ -437,7 +459,7 @@ impl ShardState {
         let waiting = std::mem::take(&mut private.waiting);
         for message in waiting {
             if let Some(exchanges) = &mut self.private {
-                exchanges.release(message.body.len());
+                exchanges.release(Some(key), message.body.len());
             }
             self.submit_again(key, message);
         }
@@ -446,7 +468,7 @@ impl ShardState {
     fn call_unanswered(&mut self, id: UpstreamId, end: End, acts: &mut Vec<Act>) {
         let outcome = match end {
             End::Refused { .. } => Outcome::Error,
-            End::TooLarge => Outcome::Overloaded,
+            End::TooLarge | End::Overloaded => Outcome::Overloaded,
             End::Late => Outcome::Timeout,
             _ => Outcome::UpstreamDown,
         };
@@ -491,6 +513,7 @@ impl ShardState {
             Waiting {
                 what: exchange.what,
                 body,
+                fields: exchange.fields,
                 may_repeat: exchange.may_repeat,
                 was_replayed: true,
             },

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::exchanges::{Begin, ExchangeKey, What};
 use super::queue::Queue;
 use super::{Address, End, Phase, Private, UpwardStream, Verb};
+use crate::limits::HANDSHAKE_BYTES_MAX;
 use crate::routing::calls::{ClientId, ReplyTo};
 use crate::routing::ending::failure_of;
 use crate::routing::session::{SessionKey, TokenId};
@@ -67,7 +68,7 @@ impl ShardState {
         fields: Rc<[u8]>,
     ) -> Option<ExchangeKey> {
         let exchanges = self.private.as_mut()?;
-        if !exchanges.has_room(text.len()) {
+        if !exchanges.has_room(None, text.len()) {
             return None;
         }
         let own = exchanges.own_id();
@@ -148,7 +149,8 @@ impl ShardState {
     }
 
     /// The session at `key` was opened for this opening.
-    pub fn adopt(&mut self, key: SessionKey, opening: Opening, handshake: Box<Handshake>) {
+    pub fn adopt(&mut self, key: SessionKey, opening: Opening, mut handshake: Box<Handshake>) {
+        handshake.forget_results();
         let hasher = self.hasher.clone();
         let Some(session) = self.sessions.get_mut(key) else {
             return;
@@ -223,6 +225,13 @@ impl ShardState {
             return Some(Opened::failed(
                 opening,
                 "The upstream server gave a session id that is not visible ASCII",
+            ));
+        }
+        if result.len() > HANDSHAKE_BYTES_MAX {
+            self.abandon_session_of(&opening);
+            return Some(Opened::failed(
+                opening,
+                "The answer of the upstream server to initialize is too long",
             ));
         }
         Some(match Handshake::read(result.of(text), offer) {

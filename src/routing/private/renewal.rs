@@ -41,7 +41,7 @@ impl ShardState {
         self.renewals += 1;
         if let Some(exchanges) = &mut self.private {
             exchanges.dequeued(forgotten);
-            exchanges.release(unsaid);
+            exchanges.release(Some(key), unsaid);
         }
         self.send_own(key, What::Renew { id }, body);
     }
@@ -51,6 +51,7 @@ impl ShardState {
         let message = Waiting {
             what,
             body,
+            fields: self.fields_of(key),
             may_repeat: false,
             was_replayed: true,
         };
@@ -298,7 +299,7 @@ impl ShardState {
         };
         for message in waiting {
             if let Some(exchanges) = &mut self.private {
-                exchanges.release(message.body.len());
+                exchanges.release(Some(key), message.body.len());
             }
             if let What::Call { id, .. } = message.what {
                 acts.extend(self.end_call(id).map(Act::NotFound));

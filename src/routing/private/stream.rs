@@ -142,6 +142,7 @@ impl ShardState {
         let message = Waiting {
             what: What::Stream,
             body: [][..].into(),
+            fields: private.address.fields.clone(),
             may_repeat: true,
             was_replayed: false,
         };
@@ -292,7 +293,7 @@ impl ShardState {
         let (waiting, under_way) = (private.waiting, private.exchanges);
         exchanges.ending = None;
         for message in waiting {
-            exchanges.release(message.body.len());
+            exchanges.release(Some(key), message.body.len());
         }
         for exchange in under_way {
             exchanges.abort(exchange);

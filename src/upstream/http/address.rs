@@ -192,6 +192,8 @@ pub enum FieldError {
     Own(String),
     #[error("the value of the header {0} has a control character")]
     Value(String),
+    #[error("headers are passed by name: there is no * for all of them")]
+    All,
 }
 
 /// Names of fields that are about the connection, the body or the protocol itself.
@@ -230,6 +232,9 @@ impl Fields {
         let mut passed: Vec<Box<str>> = Vec::new();
         for name in pass {
             let name = checked_name(name)?.into_boxed_str();
+            if &*name == "*" {
+                return Err(FieldError::All);
+            }
             if !added_names.contains(&name) && !passed.contains(&name) {
                 passed.push(name);
             }

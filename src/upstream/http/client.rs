@@ -35,7 +35,8 @@ pub struct Upstream {
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Of one thread, each of calls and of streams (GET); further exchanges wait in turn.
+    /// Of one thread, each of calls and of streams (GET), and an eighth of it besides for what is
+    /// neither; further exchanges wait in turn.
     pub connections_max: usize,
     /// For all addresses together, with the look-up and the TLS handshake.
     pub connect_timeout_ms: u64,
@@ -43,6 +44,9 @@ pub struct Settings {
     pub idle_ms: u64,
     /// Of one message, bytes.
     pub message_bytes_max: usize,
+    /// Of all answers of one thread that have not come whole, bytes; what each has of the
+    /// first 64 KiB does not count.
+    pub partial_bytes_max: usize,
 }
 
 /// Why there can be no upstream.
@@ -73,6 +77,11 @@ impl Upstream {
             resolver,
             settings,
         })
+    }
+
+    /// Connections for calls that one thread may have.
+    pub fn connections_max(&self) -> usize {
+        self.settings.connections_max
     }
 
     pub fn address(&self) -> &Address {
@@ -123,8 +132,12 @@ pub struct Client {
     pub(super) counters: Arc<HttpCounters>,
     pub(super) pool: Pool,
     pub(super) calls: Rc<Places>,
+    /// Of what is neither a call nor a stream.
+    pub(super) others: Rc<Places>,
     pub(super) streams: Rc<Places>,
     watched: RefCell<Slab<Watched>>,
+    /// What answers hold that have not come whole.
+    pub(super) partial_bytes: Cell<usize>,
     is_ticking: Cell<bool>,
 }
 
@@ -141,10 +154,12 @@ impl Client {
         Rc::new(Client {
             pool: Pool::new(connections_max, counters.clone()),
             calls: Places::new(connections_max, counters.clone()),
+            others: Places::new(connections_max / 8 + 8, counters.clone()),
             streams: Places::new(connections_max, counters.clone()),
             upstream,
             counters,
             watched: RefCell::default(),
+            partial_bytes: Cell::new(0),
             is_ticking: Cell::new(false),
         })
     }

@@ -86,6 +86,11 @@ enum Field {
 }
 
 impl EventReader {
+    /// Bytes of the event under construction that are kept.
+    pub fn held(&self) -> usize {
+        self.data.len() + self.line.len() + self.id.len()
+    }
+
     /// `bytes_max`: the most that an event's data and id may have together.
     pub fn new(bytes_max: usize) -> Self {
         Self {

@@ -27,6 +27,12 @@ pub const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// How long the body of a refusal is waited for, milliseconds: its status says most.
 const REFUSAL_MS: u64 = 2_000;
 
+/// How long an exchange waits for a place among the connections, milliseconds.
+const PLACE_MS: u64 = 10_000;
+
+/// Bytes of an answer that is not whole that count for nothing.
+const SMALL_BYTES: usize = 64 << 10;
+
 /// How long the rest of a response is waited for that has said all, milliseconds.
 const REST_MS: u64 = 1_000;
 
@@ -58,15 +64,44 @@ pub struct Request {
     /// Further header lines, whole: `name: value`, CR LF.
     pub fields: Rc<[u8]>,
     pub last_event_id: Option<Box<[u8]>>,
-    /// Of a POST.
-    pub body: Rc<[u8]>,
+    /// Of a POST. It is given back when the response's head has come.
+    pub body: Body,
+    /// It is a client's call. All else has places of its own, so that calls that take long
+    /// hold up no cancel and no new session.
+    pub is_call: bool,
     /// The same request may safely arrive twice (a list, a read, a GET, a DELETE).
     pub may_repeat: bool,
     /// From the request's last byte to the response's head, and for each step of the request
     /// itself. 0: none.
     pub first_byte_ms: u64,
-    /// Between two reads of the body. 0: none.
+    /// Of a stream (GET) between two reads of the body, of others for all of the body. 0: none.
     pub silence_ms: u64,
+}
+
+/// The body of a request, for as long as it may have to be sent again.
+#[derive(Clone, Default)]
+pub struct Body(RefCell<Rc<[u8]>>);
+
+impl Body {
+    pub(super) fn get(&self) -> Rc<[u8]> {
+        self.0.borrow().clone()
+    }
+
+    fn give_back(&self) {
+        self.0.take();
+    }
+}
+
+impl From<Rc<[u8]>> for Body {
+    fn from(bytes: Rc<[u8]>) -> Body {
+        Body(RefCell::new(bytes))
+    }
+}
+
+impl From<&[u8]> for Body {
+    fn from(bytes: &[u8]) -> Body {
+        Body(RefCell::new(bytes.into()))
+    }
 }
 
 /// Without values that a client or a server gave.
@@ -76,7 +111,7 @@ impl fmt::Debug for Request {
             .field("method", &self.method)
             .field("has_session", &self.session.is_some())
             .field("version", &self.version)
-            .field("body_bytes", &self.body.len())
+            .field("body_bytes", &self.body.get().len())
             .field("may_repeat", &self.may_repeat)
             .finish_non_exhaustive()
     }
@@ -139,6 +174,7 @@ impl From<End> for ending::End {
             End::NoSession => ending::End::NoSession,
             End::Refused { status, body } => ending::End::Refused { status, body },
             End::Broken(Fault::TooLarge) => ending::End::TooLarge,
+            End::Broken(Fault::Busy | Fault::Full) => ending::End::Overloaded,
             End::Broken(Fault::FirstByteTimeout | Fault::Silence) => ending::End::Late,
             End::Broken(fault) => ending::End::Broken(fault.sentence()),
             // Nobody waits for it any more.
@@ -205,10 +241,14 @@ pub enum Fault {
     FirstByteTimeout,
     #[error("the MCP server was silent for too long in the middle of its answer")]
     Silence,
+    #[error("no connection to the MCP server became free in time")]
+    Busy,
+    #[error("there are too many bytes of answers that are not whole")]
+    Full,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 10] = [
+    pub const ALL: [Fault; 12] = [
         Fault::Resolve,
         Fault::Connect,
         Fault::ConnectTimeout,
@@ -219,6 +259,8 @@ impl Fault {
         Fault::TooLarge,
         Fault::FirstByteTimeout,
         Fault::Silence,
+        Fault::Busy,
+        Fault::Full,
     ];
 
     /// For the client whose call it was.
@@ -238,6 +280,8 @@ impl Fault {
             Fault::Silence => {
                 "The upstream server was silent for too long in the middle of its answer"
             }
+            Fault::Busy => "No connection to the upstream server became free in time",
+            Fault::Full => "The gateway holds too many answers that are not whole",
         }
     }
 
@@ -254,6 +298,8 @@ impl Fault {
             Fault::TooLarge => "too_large",
             Fault::FirstByteTimeout => "first_byte_timeout",
             Fault::Silence => "silence",
+            Fault::Busy => "busy",
+            Fault::Full => "full",
         }
     }
 }
@@ -395,14 +441,17 @@ async fn in_turn(
     let watch = Watch::new(client, abort);
     let places = match request.method {
         Verb::Get => &client.streams,
-        Verb::Post | Verb::Delete => &client.calls,
+        Verb::Post if request.is_call => &client.calls,
+        Verb::Post | Verb::Delete => &client.others,
     };
     let _place = match places.ask() {
         Ok(place) => place,
-        Err(mut ticket) => watch
-            .race(poll_fn(|cx| ticket.poll(cx)))
-            .await
-            .map_err(|_| Stop::Aborted)?,
+        Err(mut ticket) => {
+            watch.deadline_in(PLACE_MS);
+            let place = watch.race(poll_fn(|cx| ticket.poll(cx))).await;
+            watch.no_deadline();
+            place.map_err(|wake| wake.or(Fault::Busy))?
+        }
     };
     client.upstream.resolver.used();
     let mut kept = client.pool.take();
@@ -435,7 +484,7 @@ impl Request {
     /// The head, with room for a small body behind it.
     fn head(&self, client: &Client) -> Vec<u8> {
         let address = &client.upstream.address;
-        let mut head = Vec::with_capacity(512 + self.fields.len() + self.body.len().min(64 << 10));
+        let mut head = Vec::with_capacity(512 + self.fields.len() + self.body.get().len().min(64 << 10));
         let mut put = |parts: &[&[u8]]| {
             for part in parts {
                 head.extend_from_slice(part);
@@ -450,7 +499,7 @@ impl Request {
         put(&[address.host_field().as_bytes(), b"\r\naccept: ", accept]);
         if self.method == Verb::Post {
             let mut number = itoa::Buffer::new();
-            let length = number.format(self.body.len()).as_bytes();
+            let length = number.format(self.body.get().len()).as_bytes();
             put(&[
                 b"\r\ncontent-type: application/json\r\ncontent-length: ",
                 length,
@@ -499,6 +548,9 @@ struct Attempt<'a> {
     /// How long the rest of the response is waited for that has said all.
     rest_ends: Option<Millis>,
     reads: u32,
+    /// When all of the body has to be there.
+    body_ends: Option<Millis>,
+    held: Held<'a>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -515,6 +567,31 @@ enum Whole {
     /// So many of the unread bytes are it.
     InPlace(usize),
     Collected(Vec<u8>),
+}
+
+/// What an answer has counted of its client's `partial_bytes`; given back when it goes.
+struct Held<'a> {
+    partial: &'a Cell<usize>,
+    bytes: usize,
+}
+
+impl Held<'_> {
+    /// False: all together would hold more than `bytes_max`.
+    fn set(&mut self, bytes: usize, bytes_max: usize) -> bool {
+        let others = self.partial.get() - self.bytes;
+        if bytes > self.bytes && others + bytes > bytes_max {
+            return false;
+        }
+        self.partial.set(others + bytes);
+        self.bytes = bytes;
+        true
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.partial.set(self.partial.get() - self.bytes);
+    }
 }
 
 impl<'a> Attempt<'a> {
@@ -538,6 +615,11 @@ impl<'a> Attempt<'a> {
             is_before_head: true,
             rest_ends: None,
             reads: 0,
+            body_ends: None,
+            held: Held {
+                partial: &client.partial_bytes,
+                bytes: 0,
+            },
         }
     }
 
@@ -573,10 +655,11 @@ impl<'a> Attempt<'a> {
     async fn head(&mut self) -> Result<Head, Failed> {
         let head = self.request.head(self.client);
         let body = match self.request.method {
-            Verb::Post => self.request.body.clone(),
+            Verb::Post => self.request.body.get(),
             Verb::Get | Verb::Delete => Rc::default(),
         };
         self.link.send(head, &body);
+        drop(body);
         self.watch.deadline_in(self.request.first_byte_ms);
         let mut reader = HeadReader::new();
         loop {
@@ -589,6 +672,7 @@ impl<'a> Attempt<'a> {
             if let Some((head, used)) = read {
                 self.link.consume(used);
                 self.is_before_head = false;
+                self.request.body.give_back();
                 return Ok(head);
             }
         }
@@ -661,8 +745,24 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Counts what this answer holds. An answer that would hold much more than all are
+    /// allowed to is given up: it is the one that grows.
+    fn hold(&mut self, bytes: usize) -> Result<(), Stop> {
+        let bytes_max = self.client.upstream.settings.partial_bytes_max;
+        match self.held.set(bytes.saturating_sub(SMALL_BYTES), bytes_max) {
+            true => Ok(()),
+            false => Err(Stop::Fault(Fault::Full)),
+        }
+    }
+
     /// The next bytes of the body, once the listener has room.
-    async fn more_body(&mut self, expected: usize, listener: &dyn Listener) -> Result<Came, Stop> {
+    /// `held` bytes of the answer have come and cannot be given on yet.
+    async fn more_body(
+        &mut self,
+        expected: usize,
+        held: usize,
+        listener: &dyn Listener,
+    ) -> Result<Came, Stop> {
         self.room(listener).await?;
         let is_over = listener.is_over();
         match is_over {
@@ -673,8 +773,18 @@ impl<'a> Attempt<'a> {
                     .get_or_insert_with(|| clock::now().after(REST_MS));
                 self.watch.deadline_at(*end);
             }
-            false => self.watch.deadline_in(self.request.silence_ms),
+            false if self.request.method == Verb::Get || self.request.silence_ms == 0 => {
+                self.watch.deadline_in(self.request.silence_ms);
+            }
+            false => {
+                let time = self.request.silence_ms;
+                let end = self
+                    .body_ends
+                    .get_or_insert_with(|| clock::now().after(time));
+                self.watch.deadline_at(*end);
+            }
         }
+        self.hold(held)?;
         match self.more(expected).await {
             Err(Wake::Late) if is_over => Err(Stop::Aborted),
             came => came.map_err(|wake| wake.or(Fault::Silence)),
@@ -740,7 +850,7 @@ impl<'a> Attempt<'a> {
                 if missing == 0 {
                     return Ok(Whole::InPlace(length));
                 }
-                if self.more_body(missing, listener).await? != Came::Bytes {
+                if self.more_body(missing, self.link.unread().len(), listener).await? != Came::Bytes {
                     return Err(Stop::Fault(Fault::Cut));
                 }
             }
@@ -760,7 +870,7 @@ impl<'a> Attempt<'a> {
             if reader.is_done() {
                 return Ok(Whole::Collected(body));
             }
-            if let Came::End { in_order } = self.more_body(0, listener).await? {
+            if let Came::End { in_order } = self.more_body(0, body.len(), listener).await? {
                 return match in_order && reader.end() {
                     true => Ok(Whole::Collected(body)),
                     false => Err(Stop::Fault(Fault::Cut)),
@@ -807,7 +917,7 @@ impl<'a> Attempt<'a> {
             if body.is_done() {
                 return Ok(());
             }
-            if let Came::End { in_order } = self.more_body(0, listener).await? {
+            if let Came::End { in_order } = self.more_body(0, events.held(), listener).await? {
                 return match in_order && body.end() {
                     true => Ok(()),
                     false => Err(Stop::Fault(Fault::Cut)),

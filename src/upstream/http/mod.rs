@@ -15,5 +15,5 @@ pub mod tls;
 
 pub use address::{Address, Fields};
 pub use client::{Client, HttpCounters, Settings, Upstream};
-pub use exchange::{Abort, End, EndKind, Fault, Listener, Request, Verb};
+pub use exchange::{Abort, Body, End, EndKind, Fault, Listener, Request, Verb};
 pub use response::OddSession;

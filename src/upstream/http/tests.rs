@@ -212,6 +212,7 @@ fn settings() -> Settings {
         connect_timeout_ms: 30_000,
         idle_ms: 30_000,
         message_bytes_max: 4 << 20,
+        partial_bytes_max: 64 << 20,
     }
 }
 
@@ -246,6 +247,7 @@ fn post(body: &[u8]) -> Request {
         fields: Rc::default(),
         last_event_id: None,
         body: body.into(),
+        is_call: true,
         may_repeat: false,
         first_byte_ms: 30_000,
         silence_ms: 30_000,

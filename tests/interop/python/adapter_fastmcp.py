@@ -71,7 +71,7 @@ class Connection:
     async def request(self, method):
         return await self.client.session.send_request(types.Request(method=method, params=None), types.EmptyResult)
 
-    async def cancel(self, call):
+    async def cancel(self, call, tool):
         # The client tells the server by itself when the waiting task is cancelled.
         call.cancel()
         return describe(await failure(call, asyncio.CancelledError))

@@ -18,9 +18,23 @@ def is_error(result):
 
 
 @asynccontextmanager
-async def connect(mode):
+async def connect(mode, answers=None):
+    """With `answers` the client takes the server's questions and log messages."""
     assert mode == "legacy"
     seen, heard = Exchanges(), Heard()
+
+    async def on_sampling(_, params):
+        text = types.TextContent(type="text", text=answers.sample(params.messages[0].content.text))
+        return types.CreateMessageResult(role="assistant", content=text, model="none")
+
+    async def on_elicitation(_, params):
+        return types.ElicitResult(action="accept", content=answers.fill_in(params.message))
+
+    async def on_log(params):
+        answers.log(params.level, params.data)
+
+    taken = {"sampling": on_sampling, "elicitation": on_elicitation, "logging": on_log} if answers else {}
+    callbacks = {f"{kind}_callback": callback for kind, callback in taken.items()}
 
     async def on_message(message):
         if isinstance(message, types.ServerNotification):
@@ -29,7 +43,7 @@ async def connect(mode):
     async with (
         httpx.AsyncClient(event_hooks=seen.hooks, timeout=300) as client,
         streamable_http_client(URL, http_client=client) as (read, write, _),
-        ClientSession(read, write, message_handler=on_message) as session,
+        ClientSession(read, write, message_handler=on_message, **callbacks) as session,
     ):
         yield Connection(session, await session.initialize(), seen, heard)
 
@@ -69,10 +83,16 @@ class Connection:
         request = types.PingRequest().model_copy(update={"method": method})
         return await self.session.send_request(types.ClientRequest(request), types.EmptyResult)
 
-    async def cancel(self, call):
+    async def prompt(self, name, arguments):
+        return (await self.session.get_prompt(name, arguments)).messages[0].content.text
+
+    async def set_level(self, level):
+        await self.session.set_logging_level(level)
+
+    async def cancel(self, call, tool):
         # The client tells the server nothing when a task is cancelled: its user does,
         # by the id of the request.
-        request = next(e for e in reversed(self.seen) if e["tool"] == "slow")
+        request = next(e for e in reversed(self.seen) if e["tool"] == tool)
         notification = types.CancelledNotification(
             params=types.CancelledNotificationParams(requestId=request["id"], reason="not wanted any more")
         )

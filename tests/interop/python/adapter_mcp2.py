@@ -18,8 +18,22 @@ def is_error(result):
 
 
 @asynccontextmanager
-async def connect(mode):
+async def connect(mode, answers=None):
+    """With `answers` the client takes the server's questions and log messages."""
     seen, heard = Exchanges(), Heard()
+
+    async def on_sampling(_, params):
+        text = types.TextContent(type="text", text=answers.sample(params.messages[0].content.text))
+        return types.CreateMessageResult(role="assistant", content=text, model="none")
+
+    async def on_elicitation(_, params):
+        return types.ElicitResult(action="accept", content=answers.fill_in(params.message))
+
+    async def on_log(params):
+        answers.log(params.level, params.data)
+
+    taken = {"sampling": on_sampling, "elicitation": on_elicitation, "logging": on_log} if answers else {}
+    callbacks = {f"{kind}_callback": callback for kind, callback in taken.items()}
 
     async def on_message(message):
         if not isinstance(message, Exception):
@@ -29,7 +43,7 @@ async def connect(mode):
         for kind, hooks in seen.hooks.items():
             http.event_hooks[kind] = http.event_hooks[kind] + hooks
         transport = streamable_http_client(URL, http_client=http)
-        async with Client(transport, mode=mode, message_handler=on_message) as client:
+        async with Client(transport, mode=mode, message_handler=on_message, **callbacks) as client:
             yield Connection(client, seen, heard)
 
 
@@ -66,7 +80,13 @@ class Connection:
     async def request(self, method):
         return await self.client.session.send_request(types.Request(method=method, params=None), types.EmptyResult)
 
-    async def cancel(self, call):
+    async def prompt(self, name, arguments):
+        return (await self.client.get_prompt(name, arguments)).messages[0].content.text
+
+    async def set_level(self, level):
+        await self.client.set_logging_level(level)
+
+    async def cancel(self, call, tool):
         # The client tells the server by itself when the waiting task is cancelled.
         call.cancel()
         return describe(await failure(call, asyncio.CancelledError))

@@ -212,7 +212,7 @@ async def drive(adapter, mode, steps):
         call = asyncio.create_task(slow(main))
         await until(lambda: any(e["tool"] == "slow" for e in main.seen))
         assert await echo(main, "meanwhile") == "meanwhile"
-        ended = await main.cancel(call)
+        ended = await main.cancel(call, "slow")
         await until(lambda: any(e["status"] == 202 for e in main.seen.of("notifications/cancelled")))
         assert await echo(main, "afterwards") == "afterwards"
         return f"the call ends: {ended}"

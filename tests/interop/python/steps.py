@@ -107,6 +107,15 @@ def progress_of(steps):
     return [(n, steps, f"step {n} of {steps}") for n in range(1, steps + 1)]
 
 
+def events(line):
+    """How often a server of `servers/` has written this line to the file of events."""
+    try:
+        with open(os.environ["INTEROP_EVENTS"]) as file:
+            return file.read().splitlines().count(line)
+    except FileNotFoundError:
+        return 0
+
+
 def kill_server():
     os.kill(SERVER_PID, signal.SIGKILL)
 
@@ -160,6 +169,11 @@ class Heard(list):
 class Exchanges(list):
     """A record of a client's HTTP exchanges, filled by hooks of its HTTP client."""
 
+    def __init__(self):
+        super().__init__()
+        # The progress tokens of its requests.
+        self.tokens = []
+
     async def on_request(self, request):
         message = json.loads(request.content) if request.content else {}
         exchange = {
@@ -172,6 +186,9 @@ class Exchanges(list):
         }
         request.extensions["interop"] = exchange
         self.append(exchange)
+        token = message.get("params", {}).get("_meta", {}).get("progressToken")
+        if token is not None:
+            self.tokens.append(token)
 
     async def on_response(self, response):
         response.request.extensions["interop"]["status"] = response.status_code

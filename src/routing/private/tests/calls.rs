@@ -102,6 +102,10 @@ fn an_answer_counts_in_whichever_exchange_of_its_session_it_comes() {
     assert!(matches!(desk.answer(first_key, second), Got::Answer(..)));
     let exchanges = desk.state.exchanges().unwrap();
     assert!(exchanges.is_over(second_key) && !exchanges.is_over(first_key));
+    assert!(
+        desk.was_aborted(second_key),
+        "nothing more is to be had there"
+    );
     desk.done(second_key);
     assert!(desk.acts().is_empty(), "it has its answer");
     assert!(matches!(desk.answer(first_key, first), Got::Answer(..)));
@@ -137,6 +141,7 @@ fn a_call_whose_exchange_ends_without_an_answer_gets_one() {
         (End::Done, Outcome::UpstreamDown, -32603, "without a reply"),
         (End::TooLarge, Outcome::Overloaded, -32603, "over the limit"),
         (End::Late, Outcome::Timeout, -32603, "in time"),
+        (End::Overloaded, Outcome::Overloaded, -32603, "overloaded"),
         (
             End::Broken("It broke"),
             Outcome::UpstreamDown,

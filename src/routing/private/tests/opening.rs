@@ -184,6 +184,7 @@ fn an_exchange_that_ends_without_an_answer_says_why() {
         (End::NoSession, -32603, "know the session"),
         (End::TooLarge, -32603, "over the limit"),
         (End::Late, -32603, "in time"),
+        (End::Overloaded, -32603, "overloaded"),
         (End::Broken("It broke"), -32603, "It broke"),
         (refused(401, "no"), -32603, "HTTP status 401"),
         (refused(400, own), -32600, "mine"),

@@ -177,6 +177,18 @@ fn level_and_subscriptions_are_restored_before_anything_goes() {
 }
 
 #[test]
+fn what_is_no_level_is_not_kept() {
+    let mut desk = Desk::new();
+    let session = desk.ready("one");
+    let long = LEVEL.replace("war", &"w".repeat(100));
+    agreed(&mut desk, session, &long);
+    let (id, key) = desk.call(session, LIST);
+    desk.end(key, End::NoSession);
+    renew(&mut desk, "two");
+    assert_eq!(id_of(&desk.next().1), id, "there is nothing to restore");
+}
+
+#[test]
 fn what_was_taken_back_is_not_restored() {
     let mut desk = Desk::new();
     let session = desk.ready("one");
@@ -466,6 +478,25 @@ fn desk_first(desk: &Desk, session: SessionKey, one: UpstreamId) -> UpstreamId {
         .find(|(id, of)| *of == session && *id != one)
         .unwrap()
         .0
+}
+
+#[test]
+fn an_old_initialized_that_ends_late_lets_nothing_overtake_the_new_one() {
+    let mut desk = Desk::new();
+    let session = desk.open("one");
+    let (_, call) = desk.call(session, LIST);
+    desk.say(session, INITIALIZED);
+    let (old, _) = desk.next();
+    desk.end(call, End::NoSession);
+    renew(&mut desk, "two");
+    desk.next();
+    desk.say(session, INITIALIZED);
+    let (new, _) = desk.next();
+    desk.say(session, &log("x"));
+    desk.end(old, End::Broken("x"));
+    assert!(desk.is_still());
+    desk.done(new);
+    assert_eq!(text(&desk.next().1), log("x"));
 }
 
 #[test]

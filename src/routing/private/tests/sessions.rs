@@ -10,8 +10,9 @@ fn note(n: usize) -> String {
 }
 
 fn is_cancel_of(body: &Value, id: UpstreamId, reason: &str) -> bool {
+    let named = body["params"]["requestId"].to_string();
     body["method"] == "notifications/cancelled"
-        && body["params"]["requestId"].to_string() == digits(id)
+        && named == digits(id)
         && body["params"]["reason"] == reason
 }
 
@@ -294,4 +295,64 @@ fn only_notices_that_are_harmless_twice_may_arrive_twice() {
         let (_, request) = desk.next();
         assert_eq!((text(&request), request.may_repeat), (&*said, may_repeat));
     }
+}
+
+#[test]
+fn one_session_gets_a_quarter_of_the_room_and_one_request_always() {
+    let mut desk = Desk::new();
+    let session = desk.ready("up");
+    let other = desk.ready("other");
+    let long = |id: &str, bytes: usize| {
+        let pad = "x".repeat(bytes);
+        LIST.replace("\"l\"", &format!("{id},\"x\":\"{pad}\""))
+    };
+    desk.ask(session, &long("1", 2_000_000));
+    let failed = |step| matches!(step, Step::Failed(Reason::Overloaded, _));
+    assert!(
+        failed(desk.send(session, LIST)),
+        "it has more than its share"
+    );
+    let (key, _) = desk.next();
+    desk.ask(other, &long("1", 400_000));
+    assert!(failed(desk.send(other, &long("2", 400_000))));
+    desk.say(session, &note(1));
+    assert_eq!(desk.state.lost_notices, 1);
+    desk.state.head(key, None);
+    desk.ask(session, LIST);
+    desk.say(session, &note(1));
+    assert_eq!(desk.state.lost_notices, 1, "the server has taken it");
+}
+
+#[test]
+fn each_request_goes_with_its_own_header_lines_whenever_it_goes() {
+    let mut desk = Desk::new();
+    let session = desk.open("one");
+    desk.say(session, INITIALIZED);
+    let (first, _) = desk.next();
+    desk.state.pass_fields(session, b"a: 1\r\n");
+    desk.ask(session, LIST);
+    desk.state.pass_fields(session, b"a: 2\r\n");
+    desk.ask(session, &request("2"));
+    desk.done(first);
+    let mut sent = desk.all();
+    let fields = |request: &Request| request.address.fields.to_vec();
+    assert_eq!(fields(&sent[0].1), b"a: 1\r\n");
+    assert_eq!(fields(&sent[1].1), b"a: 2\r\n");
+    desk.state.pass_fields(session, b"a: 3\r\n");
+    desk.end(sent.remove(0).0, End::NoSession);
+    let (key, shake) = desk.next();
+    desk.head(key, "two");
+    desk.hear(key, &accepted(&shake, r#"{"tools":{}}"#));
+    let (key, _) = desk.next();
+    desk.done(key);
+    assert_eq!(fields(&desk.next().1), b"a: 1\r\n", "also once more");
+}
+
+#[test]
+fn nobody_waits_for_more_of_a_notice_that_was_taken() {
+    let mut desk = Desk::new();
+    let session = desk.ready("up");
+    desk.say(session, &note(1));
+    let (key, _) = desk.next();
+    assert!(desk.state.exchanges().unwrap().is_over(key));
 }

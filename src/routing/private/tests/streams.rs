@@ -256,13 +256,13 @@ fn over_the_bound_all_is_lost_the_stream_closed_and_the_server_told() {
         (&"q".into(), &"overloaded".into())
     );
     assert_eq!(desk.state.exchanges().unwrap().queued_bytes, 0);
-    desk.say(session, &result("1", "{}"));
-    assert!(desk.is_still(), "it has been answered");
     desk.pass(65_000);
     assert!(
         desk.is_alive(session),
         "its time counts from the end of its stream"
     );
+    desk.say(session, &result("1", "{}"));
+    assert!(desk.is_still(), "it has been answered");
     desk.open_stream(session, 2);
     upward(&mut desk);
     assert_eq!(desk.queue(session, &log("new")), 0);
@@ -294,7 +294,7 @@ fn the_queues_of_all_sessions_share_a_bound() {
     }
     assert_eq!(desk.queue(sessions[3], &long), 1);
     desk.open_stream(sessions[0], 1);
-    assert_eq!(desk.reads(sessions[0], 1), [long.clone()]);
+    assert_eq!(desk.reads(sessions[0], 1), std::slice::from_ref(&long));
     assert_eq!(desk.queue(sessions[3], &long), 0);
     desk.end_session(sessions[1]);
     assert_eq!(desk.queue(sessions[0], &long), 0);

@@ -462,7 +462,9 @@ impl State {
             version: self.version.map(Version::as_str),
             fields: self.settings.added_fields.clone(),
             last_event_id: None,
-            body,
+            body: body.into(),
+            // Its own order says what may go out beside what.
+            is_call: true,
             may_repeat,
             first_byte_ms: timeout_ms,
             silence_ms: timeout_ms,

@@ -143,6 +143,7 @@ fn client_of(server: &Server) -> Rc<Client> {
         connect_timeout_ms: 10_000,
         idle_ms: 30_000,
         message_bytes_max: 1 << 20,
+        partial_bytes_max: 64 << 20,
     };
     let upstream = Upstream::new(address, None, settings).unwrap();
     Client::new(Arc::new(upstream), Arc::<HttpCounters>::default())

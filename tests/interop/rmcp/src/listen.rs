@@ -1,11 +1,22 @@
 //! The client's own handler of notifications: it notes what the server says, in the
 //! order in which rmcp hands it over.
 
+// Sampling and logging are of the versions with sessions, which are the ones spoken here.
+#![expect(deprecated)]
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rmcp::model::{ProgressNotificationParam, ProgressToken, ResourceUpdatedNotificationParam};
-use rmcp::service::NotificationContext;
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
+    ElicitRequestParams, ElicitResult, ElicitationAction, ErrorData, LoggingLevel,
+    LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken,
+    ResourceUpdatedNotificationParam, SamplingMessage,
+};
+use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
+use serde_json::{Value, json};
+
+use crate::steps::FRAGILE;
 
 /// What was heard so far.
 #[derive(Default)]
@@ -13,6 +24,10 @@ struct Heard {
     changed: Vec<&'static str>,
     updated: Vec<String>,
     progress: Vec<(ProgressToken, Step)>,
+    logged: Vec<(LoggingLevel, Value)>,
+    asked: Vec<String>,
+    /// It offers to answer the server's questions.
+    answers: bool,
 }
 
 /// One progress message: done, total, text.
@@ -22,6 +37,22 @@ pub type Step = (f64, Option<f64>, Option<String>);
 pub struct Listener(Arc<Mutex<Heard>>);
 
 impl Listener {
+    /// One that answers the server's questions.
+    pub fn answering() -> Self {
+        let listener = Self::default();
+        listener.lock().answers = true;
+        listener
+    }
+
+    /// The questions of the server.
+    pub fn take_asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().asked)
+    }
+
+    pub fn logged(&self) -> Vec<(LoggingLevel, Value)> {
+        self.lock().logged.clone()
+    }
+
     /// The lists that have changed, once for each time that it was told.
     pub fn changed(&self) -> Vec<&'static str> {
         self.lock().changed.clone()
@@ -55,6 +86,48 @@ impl Listener {
 }
 
 impl ClientHandler for Listener {
+    fn get_info(&self) -> ClientConfig {
+        let mut info = ClientConfig::default();
+        if self.lock().answers {
+            let builder = ClientCapabilities::builder();
+            info.capabilities = builder.enable_sampling().enable_elicitation().build();
+        }
+        info
+    }
+
+    async fn create_message(
+        &self,
+        params: CreateMessageRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        let message = serde_json::to_value(&params.messages).unwrap_or_default();
+        let question = message[0]["content"]["text"].as_str().unwrap_or_default();
+        self.lock().asked.push(question.to_owned());
+        let answer = SamplingMessage::assistant_text(format!("{question}? {FRAGILE}"));
+        Ok(CreateMessageResult::new(answer, "none".into()))
+    }
+
+    async fn create_elicitation(
+        &self,
+        request: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        let ElicitRequestParams::FormElicitationParams { message, .. } = request else {
+            return Err(ErrorData::invalid_params("not a form", None));
+        };
+        let content = json!({ "name": format!("Ada of {message}") });
+        self.lock().asked.push(message);
+        Ok(ElicitResult::new(ElicitationAction::Accept).with_content(content))
+    }
+
+    async fn on_logging_message(
+        &self,
+        params: LoggingMessageNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.lock().logged.push((params.level, params.data));
+    }
+
     async fn on_progress(
         &self,
         params: ProgressNotificationParam,

@@ -1,7 +1,8 @@
-//! The official Rust client: `ringway-interop-rmcp legacy|auto`. One process drives
-//! one gateway, whose address and server come in the environment (see `steps`), and
-//! prints one JSON line for each step.
+//! The official Rust client: `ringway-interop-rmcp legacy|auto|http`, the last before a
+//! server that speaks HTTP. One process drives one gateway, whose address and server come
+//! in the environment (see `steps`), and prints one JSON line for each step.
 
+mod behind_http;
 mod listen;
 mod notified;
 mod record;
@@ -37,14 +38,17 @@ impl Connection {
         let config = StreamableHttpClientTransportConfig::with_uri(required("INTEROP_URL"));
         let transport = StreamableHttpClientTransport::with_client(recorder.clone(), config);
         let lifecycle = match mode {
-            "legacy" => ClientLifecycleMode::Initialize,
+            "legacy" | "http" => ClientLifecycleMode::Initialize,
             "auto" => ClientLifecycleMode::Auto {
                 preferred_versions: vec![ProtocolVersion::V_2026_07_28],
                 legacy_version: None,
             },
             other => return Err(format!("no mode {other}")),
         };
-        let listener = Listener::default();
+        let listener = match mode {
+            "http" => Listener::answering(),
+            _ => Listener::default(),
+        };
         let service = listener
             .clone()
             .serve_with_lifecycle(transport, lifecycle)
@@ -120,6 +124,9 @@ fn is_upstream_down(error: &ServiceError) -> bool {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let mode = std::env::args().nth(1).unwrap_or_default();
+    if mode == "http" {
+        return behind_http::drive("rmcp").await;
+    }
     let client = format!("rmcp {mode}");
     let Some(connection) = step(&client, "connect", connect(&mode)).await else {
         std::process::exit(1);

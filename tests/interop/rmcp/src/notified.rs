@@ -5,8 +5,9 @@ use std::future::Future;
 
 use futures::future::join;
 use rmcp::model::{
-    CallToolRequest, ClientRequest, ReadResourceRequestParams, ResourceContents, ServerResult,
-    SubscribeRequestParams, UnsubscribeRequestParams,
+    CallToolRequest, CallToolRequestParams, ClientRequest, ProgressToken,
+    ReadResourceRequestParams, ResourceContents, ServerResult, SubscribeRequestParams,
+    UnsubscribeRequestParams,
 };
 use rmcp::service::PeerRequestOptions;
 use serde_json::json;
@@ -31,10 +32,20 @@ fn progress_of(steps: u32) -> Vec<Step> {
     (1..=steps).map(step).collect()
 }
 
-/// Calls `slow` and checks that all its progress comes, in order and before its result.
 async fn progress(connection: &Connection, steps: u32, interval_ms: u32) -> Result<(), Fault> {
     let arguments = json!({ "steps": steps, "interval_ms": interval_ms });
-    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params("slow", arguments)));
+    told(connection, params("slow", arguments), steps).await?;
+    Ok(())
+}
+
+/// Makes a call of so many steps and checks that all its progress comes, with the token
+/// of the call, in order and before its result. Returns the token.
+pub async fn told(
+    connection: &Connection,
+    call: CallToolRequestParams,
+    steps: u32,
+) -> Result<ProgressToken, Fault> {
+    let request = ClientRequest::CallToolRequest(CallToolRequest::new(call));
     let handle = connection
         .service
         .send_cancellable_request(request, PeerRequestOptions::no_options())
@@ -45,7 +56,9 @@ async fn progress(connection: &Connection, steps: u32, interval_ms: u32) -> Resu
     // rmcp gives each notification to a task of its own, which may get its turn after the
     // caller: what came before the result is seen on the call's stream.
     let call = connection.recorder.of("tools/call").pop();
-    let events = call.map(|call| call.events).unwrap_or_default();
+    let mut events = call.map(|call| call.events).unwrap_or_default();
+    // An event that only primes the stream has no message.
+    events.retain(|event| !event.is_empty());
     let is_result = |event: &String| event.contains("\"result\"");
     let before = events.iter().take_while(|event| !is_result(event)).count();
     let expected = progress_of(steps);
@@ -61,7 +74,7 @@ async fn progress(connection: &Connection, steps: u32, interval_ms: u32) -> Resu
     let said = text(&result);
     must!(said == format!("done after {steps} steps"), "{said}");
     must!(told == expected, "of {steps} steps: {told:?}");
-    Ok(())
+    Ok(token)
 }
 
 /// Changes a resource. True: the server had somebody to tell.
@@ -92,18 +105,18 @@ async fn grow(connection: &Connection, list: &str) -> Result<(), Fault> {
 
 // Both are of the era that ends with 2025-11-25, which is the one spoken here.
 #[expect(deprecated)]
-async fn subscribe(connection: &Connection, uri: &str) -> Result<(), Fault> {
+pub async fn subscribe(connection: &Connection, uri: &str) -> Result<(), Fault> {
     let params = SubscribeRequestParams::new(uri);
     connection.service.subscribe(params).await.map_err(fault)
 }
 
 #[expect(deprecated)]
-async fn unsubscribe(connection: &Connection, uri: &str) -> Result<(), Fault> {
+pub async fn unsubscribe(connection: &Connection, uri: &str) -> Result<(), Fault> {
     let params = UnsubscribeRequestParams::new(uri);
     connection.service.unsubscribe(params).await.map_err(fault)
 }
 
-async fn read(connection: &Connection, uri: &str) -> Result<String, Fault> {
+pub async fn read(connection: &Connection, uri: &str) -> Result<String, Fault> {
     let params = ReadResourceRequestParams::new(uri);
     let result = connection.service.read_resource(params).await;
     match result.map_err(fault)?.contents.first() {
@@ -113,7 +126,7 @@ async fn read(connection: &Connection, uri: &str) -> Result<String, Fault> {
 }
 
 /// Waits until the client's stream for messages of the server is open.
-async fn stream_open(connection: &Connection) -> Result<(), Fault> {
+pub async fn stream_open(connection: &Connection) -> Result<(), Fault> {
     let first = || connection.recorder.of("GET").into_iter().next();
     until(|| first().is_some_and(|exchange| exchange.ended.is_some())).await;
     let ended = first().and_then(|exchange| exchange.ended);
@@ -275,6 +288,6 @@ async fn both(one: &Connection, two: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-async fn ended<T, E: ToString>(end: impl Future<Output = Result<T, E>>) -> Result<(), Fault> {
+pub async fn ended<T, E: ToString>(end: impl Future<Output = Result<T, E>>) -> Result<(), Fault> {
     end.await.map(|_| ()).map_err(|error| error.to_string())
 }

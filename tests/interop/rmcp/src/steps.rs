@@ -58,14 +58,24 @@ pub fn required(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: start this through run.py"))
 }
 
+/// How often a server of `servers/` has written this line to the file of events.
+pub fn events(line: &str) -> usize {
+    let said = std::fs::read_to_string(required("INTEROP_EVENTS")).unwrap_or_default();
+    said.lines().filter(|said| *said == line).count()
+}
+
 /// False: answers are JSON here, and come without the progress of their calls.
 pub fn progress_is_sent() -> bool {
     required("INTEROP_PROGRESS") != "none"
 }
 
 pub fn kill_server() -> Result<(), Fault> {
+    signal_server("KILL")
+}
+
+pub fn signal_server(name: &str) -> Result<(), Fault> {
     let status = Command::new("kill")
-        .args(["-KILL", &required("INTEROP_SERVER_PID")])
+        .args([&format!("-{name}"), &required("INTEROP_SERVER_PID")])
         .status()
         .map_err(|error| error.to_string())?;
     must!(status.success(), "kill: {status}");

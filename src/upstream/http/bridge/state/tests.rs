@@ -110,7 +110,7 @@ impl Script {
         self.line(line);
         assert_eq!(self.begun.len(), before + 1, "{line}");
         let (key, request) = &self.begun[before];
-        assert_eq!(&*request.body, line.as_bytes());
+        assert_eq!(&*request.body.get(), line.as_bytes());
         *key
     }
 
@@ -207,8 +207,8 @@ fn handshake_comes_alone_and_names_the_session_from_then_on() {
     let begun: Vec<_> = script.begun[2..].iter().map(|(_, it)| it).collect();
     assert_eq!(begun.len(), 3);
     assert_eq!(begun[0].method, Verb::Get);
-    assert_eq!(&*begun[1].body, call(1, "tools/list").as_bytes());
-    assert_eq!(&*begun[2].body, call(2, "tools/call").as_bytes());
+    assert_eq!(&*begun[1].body.get(), call(1, "tools/list").as_bytes());
+    assert_eq!(&*begun[2].body.get(), call(2, "tools/call").as_bytes());
     assert_eq!([begun[1].may_repeat, begun[2].may_repeat], [true, false]);
     for request in begun {
         assert_eq!(request.session.as_deref(), Some(&b"s-1"[..]));
@@ -462,14 +462,14 @@ fn requests_wait_in_turn_and_notices_do_not_wait_for_them() {
         "its connection is not free yet"
     );
     script.end(key, End::Done);
-    assert_eq!(&*script.begun.last().unwrap().1.body, notice.as_bytes());
+    assert_eq!(&*script.begun.last().unwrap().1.body.get(), notice.as_bytes());
     for at in [first + 2, first + 3, first + 1] {
         let key = script.begun[at].0;
         script.end(key, End::Done);
     }
     let bodies: Vec<_> = script.begun[first + 4..]
         .iter()
-        .map(|(_, it)| it.body.clone())
+        .map(|(_, it)| it.body.get())
         .collect();
     assert_eq!(
         bodies,
@@ -484,11 +484,11 @@ fn requests_wait_in_turn_and_notices_do_not_wait_for_them() {
     script.line(&call(2, "a"));
     script.line(notice);
     script.end(key, End::Done);
-    assert_eq!(&*script.begun.last().unwrap().1.body, notice.as_bytes());
+    assert_eq!(&*script.begun.last().unwrap().1.body.get(), notice.as_bytes());
     let key = script.begun.last().unwrap().0;
     script.end(key, End::Done);
     assert_eq!(
-        &*script.begun.last().unwrap().1.body,
+        &*script.begun.last().unwrap().1.body.get(),
         call(2, "a").as_bytes()
     );
 }
