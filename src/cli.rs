@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::http::policy::{Policy, PolicyError};
 use crate::http::shard::{FaceConfig, Pass, ResponseMode};
@@ -19,7 +20,7 @@ use crate::upstream::child::ServerCommand;
 use crate::upstream::http::address::{Address, AddressError, FieldError, Fields};
 use crate::wire::scan::ID_BYTES_MAX;
 
-/// Ringway: an MCP gateway. Many Streamable HTTP clients share one MCP server.
+/// Ringway: an MCP gateway. Many Streamable HTTP clients in front of one MCP server
 #[derive(Debug, Parser)]
 #[command(name = "ringway", version, max_term_width = 100)]
 pub struct Cli {
@@ -31,7 +32,10 @@ pub struct Cli {
 pub enum Command {
     /// Serve an MCP server over HTTP: COMMAND, which all clients share, or one that speaks HTTP
     /// (--upstream)
-    #[command(allow_negative_numbers = true)]
+    #[command(
+        allow_negative_numbers = true,
+        override_usage = "ringway serve [OPTIONS] -- <COMMAND>...\n       ringway serve [OPTIONS] --upstream <URL>"
+    )]
     Serve {
         #[command(flatten)]
         flags: Box<ServeFlags>,
@@ -287,23 +291,17 @@ pub struct HttpFlags {
     upstream: Option<String>,
     /// One session at the server for all clients, as with a command. Without it each client's
     /// session has its own there
-    #[arg(long, env = "RINGWAY_SHARE", requires = "upstream")]
+    #[arg(long, env = "RINGWAY_SHARE", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
     share: bool,
-    /// File of root certificates (PEM) for https, instead of the system's
-    #[arg(
-        long,
-        env = "RINGWAY_UPSTREAM_CA",
-        value_name = "FILE",
-        requires = "upstream"
-    )]
+    /// File of certificate authorities (PEM) for https, instead of the system's
+    #[arg(long, env = "RINGWAY_UPSTREAM_CA", value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
     /// Names of headers of clients that are passed to the server; by default none is
     #[arg(
         long,
         env = "RINGWAY_PASS_HEADER",
         value_delimiter = ',',
-        value_name = "NAME",
-        requires = "upstream"
+        value_name = "NAME"
     )]
     pass_header: Vec<String>,
     /// A header of every request to the server, 'Name: value'; may be repeated (in the environment:
@@ -312,8 +310,7 @@ pub struct HttpFlags {
         long,
         env = "RINGWAY_ADD_HEADER",
         value_delimiter = '\n',
-        value_name = "HEADER",
-        requires = "upstream"
+        value_name = "HEADER"
     )]
     add_header: Vec<String>,
     /// Connections to the server at most, of each shard, for calls, and as many for GET streams;
@@ -352,11 +349,22 @@ pub struct HttpServer {
 impl HttpFlags {
     /// The server that the flags name, if they name one.
     pub fn server(self) -> Result<Option<HttpServer>, ConfigError> {
+        let given = [
+            ("--share", self.share),
+            ("--upstream-ca", self.upstream_ca.is_some()),
+            ("--pass-header", !self.pass_header.is_empty()),
+            ("--add-header", !self.add_header.is_empty()),
+        ];
         let Some(url) = &self.upstream else {
-            return Ok(None);
+            let lonely = given.into_iter().find(|(_, is_given)| *is_given);
+            return lonely.map_or(Ok(None), |(flag, _)| Err(ConfigError::NoUpstream(flag)));
         };
+        let address = Address::parse(url)?;
+        if self.upstream_ca.is_some() && !address.is_tls() {
+            return Err(ConfigError::CaWithoutTls);
+        }
         Ok(Some(HttpServer {
-            address: Address::parse(url)?,
+            address,
             ca: self.upstream_ca,
             fields: Fields::new(&self.pass_header, &self.add_header)?,
             is_shared: self.share,
@@ -442,7 +450,11 @@ pub enum ConfigError {
     NoCommand,
     #[error("--upstream: {0}")]
     Upstream(#[from] AddressError),
-    #[error(transparent)]
+    #[error("{0} is about a server over HTTP and needs --upstream")]
+    NoUpstream(&'static str),
+    #[error("--upstream-ca is for an --upstream of https://")]
+    CaWithoutTls,
+    #[error("--pass-header or --add-header: {0}")]
     Header(#[from] FieldError),
     #[error(
         "--pass-header would do nothing with --share: all clients have one session at the server"

@@ -172,6 +172,11 @@ pub const NOTICES_MAX: usize = 256;
 /// Progress tokens of tasks that a session keeps: the newest.
 pub const TASK_TOKENS_MAX: usize = 256;
 
+/// New handshakes of one session at most in so many milliseconds. Beyond it what the server
+/// does not know the session of fails.
+pub const RENEWALS_MAX: u32 = 8;
+pub const RENEWALS_MS: u64 = 10_000;
+
 /// How long what a session sends waits for the upstream stream that its client has just
 /// asked for, milliseconds: some servers send a stream's head with its first event.
 pub const STREAM_OPEN_MS: u64 = 500;

@@ -136,11 +136,14 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
         ServerPlace::Command(_) => None,
     };
     let admin = config.admin.take();
-    let (plan, posts) =
-        Plan::new(config, tokens, listeners, events.clone(), http.clone())
-            .map_err(setup("the mailboxes"))?;
+    let (plan, posts) = Plan::new(config, tokens, listeners, events.clone(), http.clone())
+        .map_err(setup("the mailboxes"))?;
     let threads = plan.threads();
-    let status = Status::new(posts.shard_counters, posts.hub_counters, posts.http_counters);
+    let status = Status::new(
+        posts.shard_counters,
+        posts.hub_counters,
+        posts.http_counters,
+    );
     if let Some((address, policy)) = admin {
         let failed = |source| ServerError::Admin { address, source };
         let listener = TcpListener::bind(address).map_err(failed)?;

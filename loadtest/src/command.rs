@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::{compare, pipe};
 use crate::engine::{self, News, NoLoad, Outcome};
 use crate::options::{Call, Command, Common, Endpoint, Options, Scenario, Shape, Tool, Wrong};
 use crate::record::{Slot, Window};
@@ -18,6 +17,7 @@ use crate::scenarios::mixed::Mixed;
 use crate::scenarios::streams::{Resource, Streams};
 use crate::session::Profile;
 use crate::watch::{self, Usage};
+use crate::{compare, pipe};
 
 /// Descriptors that a run needs besides its connections.
 const DESCRIPTORS_BESIDES: u64 = 100;

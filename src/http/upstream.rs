@@ -129,25 +129,28 @@ impl Shard {
         self.perform(acts);
     }
 
-    /// A message has come in the response of an exchange.
-    pub fn upstream_heard(&self, key: ExchangeKey, text: &[u8]) {
+    /// A message has come in the response of an exchange. False: it was an answer to
+    /// nothing that was asked.
+    pub fn upstream_heard(&self, key: ExchangeKey, text: &[u8]) -> bool {
         let text = text.trim_ascii();
         let mut acts = Vec::new();
+        let mut is_known = true;
         if !scan::is_batch(text) {
-            self.hear(key, text, &mut acts);
+            is_known = self.hear(key, text, &mut acts);
         } else if self.state.borrow().takes_batches(key)
             && let Ok(spans) = scan::batch(text)
         {
             for span in spans {
-                self.hear(key, span.of(text), &mut acts);
+                is_known &= self.hear(key, span.of(text), &mut acts);
             }
         } else {
             self.counters.dropped(DropReason::NotMessage);
         }
         self.perform(acts);
+        is_known
     }
 
-    fn hear(&self, key: ExchangeKey, text: &[u8], acts: &mut Vec<Act>) {
+    fn hear(&self, key: ExchangeKey, text: &[u8], acts: &mut Vec<Act>) -> bool {
         let now = clock::precise();
         let room = self.answers_room();
         let mut state = self.state.borrow_mut();
@@ -200,8 +203,10 @@ impl Shard {
             Heard::Own => {}
             Heard::Dropped(reason) => {
                 self.counters.dropped(reason);
+                return !matches!(reason, DropReason::UnknownId | DropReason::LateAnswer);
             }
         }
+        true
     }
 
     /// A message for a session's client: on the answer that it belongs to if that is a
@@ -214,19 +219,22 @@ impl Shard {
         asked: Option<u64>,
     ) {
         if let Some(to) = reply_to {
+            let room = self.answers_room();
             let mut connections = self.connections.borrow_mut();
             let is_taken = match asked {
                 Some(_) => connections.deliver_request(to, message),
                 None => {
                     let bytes = message.len() + sse::FRAME_BYTES;
-                    let room = self.config.buffered_bytes_max;
                     let streamed = connections
                         .deliver_progress(to, room, bytes, |out| out.extend_from_slice(message));
-                    if let Streamed::Taken { own, elsewhere } = streamed {
-                        let dropped = own + elsewhere;
-                        self.counters.dropped_many(DropReason::SlowReader, dropped);
-                    }
-                    matches!(streamed, Streamed::Taken { .. } | Streamed::NoRoom)
+                    let dropped = match streamed {
+                        Streamed::Taken { own, elsewhere } => Some(own + elsewhere),
+                        Streamed::NoRoom => Some(1),
+                        Streamed::NoStream | Streamed::Gone => None,
+                    };
+                    let lost = dropped.unwrap_or_default();
+                    self.counters.dropped_many(DropReason::SlowReader, lost);
+                    dropped.is_some()
                 }
             };
             drop(connections);
@@ -289,7 +297,7 @@ impl Shard {
     /// The whole response to an `initialize`. False if its client is gone.
     fn answer_opening(&self, to: ReplyTo, status: u16, fields: &[u8], message: &[u8]) -> bool {
         let date = self.date();
-        self.connections.borrow_mut().deliver(
+        let is_taken = self.connections.borrow_mut().deliver(
             to,
             |form| {
                 let bytes = match form {
@@ -304,7 +312,11 @@ impl Shard {
                 Delivery::Response { status, bytes }
             },
             |_| {},
-        )
+        );
+        if is_taken {
+            self.enforce_budget();
+        }
+        is_taken
     }
 }
 

@@ -50,6 +50,32 @@ fn refusal_of(id: &[u8], status: u16, body: &[u8]) -> Vec<u8> {
     reply::upstream_failure(Some(id), &sentence)
 }
 
+/// The code of the error, if a body is a JSON-RPC error.
+pub fn code_of(body: &[u8]) -> Option<i64> {
+    #[derive(serde::Deserialize)]
+    struct Error {
+        code: i64,
+    }
+    let error = serde_json::from_slice::<Error>(error_in(body)?);
+    error.ok().map(|error| error.code)
+}
+
+/// Whether a refusal with status 400 says that the session is not known: an error with the
+/// SDKs' own code for it and a word about sessions.
+pub fn is_no_session(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Error {
+        code: i64,
+        #[serde(default)]
+        message: String,
+    }
+    let error = error_in(body).and_then(|error| serde_json::from_slice::<Error>(error).ok());
+    error.is_some_and(|error| {
+        matches!(error.code, -32_000 | -32_001)
+            && error.message.to_ascii_lowercase().contains("session")
+    })
+}
+
 /// The raw error, if a body is a JSON-RPC error.
 pub fn error_in(body: &[u8]) -> Option<&[u8]> {
     let body = body.trim_ascii();
@@ -60,5 +86,31 @@ pub fn error_in(body: &[u8]) -> Option<&[u8]> {
             ..
         }) => error.map(|error| error.of(body)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_session_is_told_from_other_refusals() {
+        let error = |code: i64, message: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"{message}"}},"id":null}}"#
+            )
+        };
+        let known = error(-32_000, "Bad Request: No valid session ID provided");
+        assert!(is_no_session(known.as_bytes()));
+        for other in [
+            error(-32_000, "Bad Request: Server not initialized"),
+            error(-32_602, "no such session of the tool"),
+            "session".into(),
+            String::new(),
+        ] {
+            assert!(!is_no_session(other.as_bytes()), "{other}");
+        }
+        assert_eq!(code_of(error(-32_601, "x").as_bytes()), Some(-32_601));
+        assert_eq!(code_of(b"{}"), None);
     }
 }

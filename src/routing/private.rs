@@ -24,10 +24,13 @@ pub use exchanges::{ExchangeKey, Exchanges};
 pub use heard::Heard;
 pub use opening::Opened;
 use queue::Queue;
+pub use stream::is_final;
 
 use super::session::{SessionId, SessionKey};
+use super::time::Millis;
 use super::upstream_id::UpstreamId;
 use super::wheel::Deadline;
+use crate::limits::{RENEWALS_MAX, RENEWALS_MS};
 use crate::wire::handshake::Handshake;
 use crate::wire::version::Version;
 
@@ -104,12 +107,43 @@ pub struct Private {
     /// The exchanges under way.
     exchanges: HashSet<ExchangeKey, ahash::RandomState>,
     notices: usize,
+    renewals: Renewals,
+}
+
+/// How often a session was renewed of late: a server that forgets each new session at once
+/// must not make Ringway ask without end.
+#[derive(Clone, Copy, Default, Debug)]
+struct Renewals {
+    since: Millis,
+    count: u32,
+}
+
+impl Renewals {
+    fn is_over(&self, now: Millis) -> bool {
+        self.since.after(RENEWALS_MS) <= now
+    }
+
+    fn may_begin(&self, now: Millis) -> bool {
+        self.count < RENEWALS_MAX || self.is_over(now)
+    }
+
+    fn begin(&mut self, now: Millis) {
+        if self.is_over(now) {
+            *self = Renewals {
+                since: now,
+                count: 0,
+            };
+        }
+        self.count += 1;
+    }
 }
 
 /// The upstream GET stream of a session: open while the client has one open.
 #[derive(Default, Debug)]
 struct UpwardStream {
     exchange: Option<ExchangeKey>,
+    /// Header lines that it was opened with.
+    fields: Rc<[u8]>,
     /// It is being opened, and nothing of the session goes out before: servers lose
     /// what they say on a stream that is not open yet.
     is_awaited: bool,

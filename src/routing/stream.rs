@@ -44,7 +44,7 @@ impl ShardState {
                 None
             }
         };
-        self.want_upward(key);
+        self.stream_opened(key);
         replaced
     }
 

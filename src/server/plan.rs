@@ -204,7 +204,11 @@ impl Plan {
                     let counters = shard.private.as_ref()?.counters.clone();
                     Some((format!("shard-{}", shard.index), counters))
                 })
-                .chain(plan.bridge.iter().map(|bridge| ("bridge".to_owned(), bridge.counters.clone())))
+                .chain(
+                    plan.bridge
+                        .iter()
+                        .map(|bridge| ("bridge".to_owned(), bridge.counters.clone())),
+                )
                 .collect(),
             shard_counters: plan
                 .shards

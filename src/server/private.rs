@@ -103,6 +103,8 @@ impl UnderWay {
         let mut hearing = Hearing {
             shard: &carrier.shard,
             key: self.key,
+            is_call: request.is_call,
+            is_sound: true,
         };
         let end = carrier.client.exchange(request, &abort, &mut hearing).await;
         self.end = Some(end.into());
@@ -124,6 +126,9 @@ impl Drop for UnderWay {
 struct Hearing<'a> {
     shard: &'a Rc<Shard>,
     key: ExchangeKey,
+    is_call: bool,
+    /// No answer has come that was nobody's.
+    is_sound: bool,
 }
 
 impl Listener for Hearing<'_> {
@@ -133,7 +138,7 @@ impl Listener for Hearing<'_> {
     }
 
     fn message(&mut self, text: &[u8]) {
-        self.shard.upstream_heard(self.key, text);
+        self.is_sound &= self.shard.upstream_heard(self.key, text);
     }
 
     fn event_id(&mut self, id: &[u8]) {
@@ -146,6 +151,10 @@ impl Listener for Hearing<'_> {
 
     fn has_room(&self) -> bool {
         self.shard.has_room()
+    }
+
+    fn is_sound(&self) -> bool {
+        self.is_sound && (!self.is_call || self.is_over())
     }
 
     fn is_over(&self) -> bool {

@@ -81,7 +81,7 @@ struct Accept {
 }
 
 /// HTTP is left out: a response is its body.
-fn manner() -> Manner {
+pub(crate) fn manner() -> Manner {
     Manner {
         http11: true,
         close: false,

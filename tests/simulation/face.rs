@@ -28,7 +28,7 @@ impl Flag {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }

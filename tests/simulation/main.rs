@@ -19,10 +19,12 @@
 //! | `shard`, `hub` | the glue around the routing core, written again in small |
 //! | `text` | messages with holes, nonces, SSE events |
 //! | `settings`, `dice` | what is drawn for a run, and how |
+//! | `private` | the other kind of world: each session has an upstream of its own |
 //!
-//! A seed's theme is the seed modulo five. A failing seed says how to replay it:
+//! A seed's theme is the seed modulo five; the other kind has seeds of its own. A failing seed says how to replay it:
 //! `RINGWAY_SIMULATION_SEED=n cargo test --test simulation -- --nocapture` runs that seed
-//! and prints every step. `RINGWAY_SIMULATION_SEEDS=n` runs n seeds instead of 5,000.
+//! and prints every step. `RINGWAY_SIMULATION_SEEDS=n` runs n seeds instead of 5,000,
+//! and half as many of the other kind.
 //!
 //! What is left out: HTTP itself, a handshake that fails, a server that gives two tasks
 //! one id.
@@ -63,6 +65,7 @@ mod client;
 mod dice;
 mod face;
 mod hub;
+mod private;
 mod quiet;
 mod server;
 mod settings;
@@ -223,6 +226,71 @@ fn everything() {
     simulate(Theme::Mixed, &met);
 }
 
+/// Seeds of sessions with upstreams of their own in an ordinary run: a third of all.
+const PRIVATE_SEEDS: u64 = 2_500;
+
+#[test]
+fn upstreams_of_their_own() {
+    let only = number("RINGWAY_SIMULATION_SEED");
+    let count = number("RINGWAY_SIMULATION_SEEDS").map_or(PRIVATE_SEEDS, |all| all.div_ceil(2));
+    let seeds = only.map_or(0..count, |seed| seed..seed + 1);
+    let mut tally = Tally::default();
+    let mut failed = Vec::new();
+    for seed in seeds {
+        let run = || private::World::new(seed, only.is_some()).run();
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(record) => tally.add(&record.tally),
+            Err(_) => {
+                println!("seed {seed} fails, see above");
+                failed.push(seed);
+            }
+        }
+    }
+    for (what, times) in tally.iter() {
+        println!("{times:>10} {what}");
+    }
+    if let Some(first) = failed.first() {
+        panic!(
+            "{} of {count} seeds fail: {failed:?}\nreplay the first: RINGWAY_SIMULATION_SEED={first} cargo test --test simulation upstreams_of_their_own -- --nocapture",
+            failed.len()
+        );
+    }
+    let met = [
+        ("replies of the server", 20_000),
+        ("progress delivered", 5_000),
+        ("messages on GET streams", 5_000),
+        ("messages on answers", 5_000),
+        ("messages dropped on answers", 200),
+        ("messages lost by overflow", 10),
+        ("replies in another response", 3_000),
+        ("ids of other sessions", 3_000),
+        ("requests that reached the client", 2_000),
+        ("answers that reached the server", 500),
+        ("calls cancelled", 5_000),
+        ("calls that timed out", 5_000),
+        ("cancels that reached the server", 5_000),
+        ("requests over a limit", 5_000),
+        ("connections evicted", 1_000),
+        ("connections of calls that break", 5_000),
+        ("reading waits for room", 3_000),
+        ("exchanges that break", 3_000),
+        ("sessions forgotten", 1_000),
+        ("sessions that were renewed", 1_000),
+        ("requests that restore", 150),
+        ("handshakes refused", 500),
+        ("openings that are abandoned", 500),
+        ("sessions deleted", 3_000),
+        ("upstream streams opened", 3_000),
+    ];
+    for (what, least) in met
+        .iter()
+        .filter(|_| only.is_none() && count >= PRIVATE_SEEDS)
+    {
+        let times = tally.get(what);
+        assert!(times >= *least, "{what}: only {times} of {least}");
+    }
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     if number("RINGWAY_SIMULATION_SEED").is_some() {
@@ -231,5 +299,7 @@ fn the_same_seed_makes_the_same_run() {
     for seed in 0..20 {
         let run = || World::new(seed, false).run().fingerprint;
         assert_eq!(run(), run(), "seed {seed}");
+        let run = || private::World::new(seed, false).run().fingerprint;
+        assert_eq!(run(), run(), "seed {seed}, upstreams of their own");
     }
 }

@@ -300,6 +300,22 @@ impl ShardState {
         }
     }
 
+    /// A call that was not sent, or is to be sent again, waits no longer.
+    pub(super) fn unwait(&mut self, key: SessionKey, id: UpstreamId) {
+        let (Some(exchanges), Some(session)) = (&mut self.private, self.sessions.get_mut(key))
+        else {
+            return;
+        };
+        let Some(private) = session.private.as_mut() else {
+            return;
+        };
+        let is_it =
+            |waiting: &Waiting| matches!(&waiting.what, What::Call { id: of, .. } if *of == id);
+        if let Some(place) = private.waiting.iter().position(is_it) {
+            exchanges.release(Some(key), private.waiting.remove(place).body.len());
+        }
+    }
+
     /// A call has ended on this side: the server is told if it had been asked, and
     /// the connection that carries its answer is closed.
     pub(in crate::routing) fn private_withdraw(
@@ -318,12 +334,7 @@ impl ShardState {
             return;
         };
         let Some(exchange) = exchanges.by_call.get(&id).copied() else {
-            // It was not sent, or is to be sent again.
-            let is_it =
-                |waiting: &Waiting| matches!(&waiting.what, What::Call { id: of, .. } if *of == id);
-            if let Some(place) = private.waiting.iter().position(is_it) {
-                exchanges.release(Some(key), private.waiting.remove(place).body.len());
-            }
+            self.unwait(key, id);
             return;
         };
         let aborted = exchanges.abort(exchange);
@@ -337,7 +348,11 @@ impl ShardState {
         reply::cancelled_line(&mut body, id.digits(&mut buffer), reason.word());
         body.pop(); // the newline of a line
         match exchanges.ending {
-            None => self.notice(key, What::Notice, body.into(), true),
+            // Never dropped: there is one for each call at most.
+            None => {
+                private.notices += 1;
+                self.submit(key, What::Notice, body.into(), true);
+            }
             Some(ending) => {
                 let address = private.address.clone();
                 if let Some(known) = exchanges.endings.get_mut(ending) {

@@ -156,8 +156,14 @@ impl Exchanges {
         self.queued_bytes -= bytes;
     }
 
-    pub(super) fn has_room_in_queues(&self, bytes: usize) -> bool {
-        self.queued_bytes + bytes <= self.bytes_max
+    /// Whether so many bytes may wait for a GET stream. Half of the room is for clients that
+    /// have read all so far: those who read nothing do not take it.
+    pub(super) fn has_room_in_queues(&self, bytes: usize, reads: bool) -> bool {
+        let most = match reads {
+            true => 2 * self.bytes_max,
+            false => self.bytes_max,
+        };
+        self.queued_bytes + bytes <= most
     }
 
     /// Whether a request of so many bytes can be kept. One session gets a quarter of the

@@ -74,7 +74,9 @@ impl ShardState {
 
     /// Whether the server may put several messages into one in this exchange's session.
     pub fn takes_batches(&self, key: ExchangeKey) -> bool {
-        let session = self.whose(key).and_then(|whose| self.sessions.get(whose.key));
+        let session = self
+            .whose(key)
+            .and_then(|whose| self.sessions.get(whose.key));
         session.is_some_and(|session| session.version.has_batches())
     }
 
@@ -205,6 +207,17 @@ impl ShardState {
     /// The answer of a call has come: what still comes in its response is nobody's.
     fn spend(&mut self, key: ExchangeKey) -> Option<Wish> {
         self.private.as_mut()?.spend(key)
+    }
+
+    /// Nothing more is wanted of a call's exchange, if it has one, or of its turn.
+    pub(super) fn let_go_of(&mut self, key: SessionKey, id: UpstreamId) {
+        let exchanges = self.private.as_ref();
+        match exchanges.and_then(|exchanges| exchanges.by_call.get(&id).copied()) {
+            Some(exchange) => {
+                self.let_go(key, exchange);
+            }
+            None => self.unwait(key, id),
+        }
     }
 
     /// The answer of a call has come elsewhere.
@@ -485,11 +498,13 @@ impl ShardState {
     /// The server does not know the session of this request: it is made known again,
     /// and the request sent once more.
     fn forgotten(&mut self, whose: Whose, exchange: Exchange, acts: &mut Vec<Act>) {
+        let now = self.now;
         let Some(private) = self.private_mut(whose.key) else {
             return;
         };
         let is_current = exchange.epoch == private.epoch;
-        if is_current && exchange.was_replayed {
+        let is_enough = exchange.was_replayed || !private.renewals.may_begin(now);
+        if is_current && is_enough {
             if let What::Call { id, .. } = exchange.what {
                 self.call_unanswered(id, End::NoSession, acts);
             }

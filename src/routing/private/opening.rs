@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::exchanges::{Begin, ExchangeKey, What};
 use super::queue::Queue;
-use super::{Address, End, Phase, Private, UpwardStream, Verb};
+use super::{Address, End, Phase, Private, Renewals, UpwardStream, Verb};
 use crate::limits::HANDSHAKE_BYTES_MAX;
 use crate::routing::calls::{ClientId, ReplyTo};
 use crate::routing::ending::failure_of;
@@ -177,6 +177,7 @@ impl ShardState {
             queue: Queue::default(),
             exchanges: HashSet::with_hasher(hasher),
             notices: 0,
+            renewals: Renewals::default(),
         }));
     }
 

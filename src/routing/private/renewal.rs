@@ -14,10 +14,12 @@ use crate::wire::reply::{self, json_string};
 impl ShardState {
     /// Begins another handshake. Nothing goes upstream meanwhile.
     pub(super) fn renew(&mut self, key: SessionKey) {
+        let now = self.now;
         let Some(private) = self.private_mut(key) else {
             return;
         };
         private.phase = Phase::Renewing { restoring: 0 };
+        private.renewals.begin(now);
         self.drop_upward(key);
         let Some(private) = self.private_mut(key) else {
             return;
@@ -293,17 +295,14 @@ impl ShardState {
 
     /// There is no upstream session any more, and none to be had.
     fn lost(&mut self, key: SessionKey, acts: &mut Vec<Act>) {
-        let waiting = match self.private_mut(key) {
-            Some(private) => std::mem::take(&mut private.waiting),
-            None => return,
-        };
-        for message in waiting {
-            if let Some(exchanges) = &mut self.private {
-                exchanges.release(Some(key), message.body.len());
-            }
-            if let What::Call { id, .. } = message.what {
-                acts.extend(self.end_call(id).map(Act::NotFound));
-            }
+        // Also those whose own 404 is still on its way.
+        while let Some(id) = self
+            .sessions
+            .get(key)
+            .and_then(|session| self.calls.newest_of(session))
+        {
+            self.let_go_of(key, id);
+            acts.extend(self.end_call(id).map(Act::NotFound));
         }
         self.end_session(key, acts);
     }

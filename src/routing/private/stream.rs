@@ -76,7 +76,8 @@ impl ShardState {
             return 1;
         }
         let was_empty = private.queue.is_empty();
-        let is_room = exchanges.has_room_in_queues(frame.len());
+        let reads = stream.is_some() && private.queue.bytes() == 0;
+        let is_room = exchanges.has_room_in_queues(frame.len(), reads);
         let before = private.queue.bytes();
         let item = Item {
             frame: frame.into(),
@@ -116,6 +117,18 @@ impl ShardState {
         }
     }
 
+    /// A client has opened a GET stream. Whoever it is, the server is asked with what this
+    /// request has passed on, not with what another one had.
+    pub(in crate::routing) fn stream_opened(&mut self, key: SessionKey) {
+        if let Some(private) = self.private_mut(key)
+            && private.upward.exchange.is_some()
+            && private.upward.fields != private.address.fields
+        {
+            self.drop_upward(key);
+        }
+        self.want_upward(key);
+    }
+
     /// Opens the upstream stream, if there is use for it.
     pub(in crate::routing) fn want_upward(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else {
@@ -139,6 +152,7 @@ impl ShardState {
             let due = self.now.after(STREAM_OPEN_MS);
             exchanges.wheel.set(&mut private.upward.deadline, key, due);
         }
+        private.upward.fields = private.address.fields.clone();
         let message = Waiting {
             what: What::Stream,
             body: [][..].into(),
@@ -225,13 +239,15 @@ impl ShardState {
         upward.exchange = None;
         match end {
             // Some servers say 404 where they have no streams.
-            End::NoSession if upward.has_worked && private.phase == Phase::Ready => {
+            End::NoSession
+                if upward.has_worked
+                    && private.phase == Phase::Ready
+                    && private.renewals.may_begin(now) =>
+            {
                 self.renew(whose.key);
             }
-            End::NoSession => upward.is_refused = true,
-            End::Refused { status, .. } if status < 500 && status != 429 => {
-                upward.is_refused = true;
-            }
+            End::NoSession if !upward.has_worked => upward.is_refused = true,
+            End::Refused { status, .. } if is_final(status) => upward.is_refused = true,
             _ => {
                 let doubled = STREAM_REOPEN_MS << upward.failures.min(5);
                 let pause = upward.retry_ms.unwrap_or(0).max(doubled);
@@ -336,4 +352,10 @@ impl ShardState {
             exchanges.begin(begin, Verb::Delete, address, None);
         }
     }
+}
+
+/// Whether a refusal of a GET stream means that the server has none. Others are about this
+/// moment: 409 says that the stream before has not ended yet.
+pub fn is_final(status: u16) -> bool {
+    status < 500 && !matches!(status, 408 | 409 | 425 | 429)
 }

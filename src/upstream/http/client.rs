@@ -139,6 +139,8 @@ pub struct Client {
     /// What answers hold that have not come whole.
     pub(super) partial_bytes: Cell<usize>,
     is_ticking: Cell<bool>,
+    /// The last exchange got no whole answer.
+    is_failing: Cell<bool>,
 }
 
 /// An exchange as the ticker sees it.
@@ -161,6 +163,7 @@ impl Client {
             watched: RefCell::default(),
             partial_bytes: Cell::new(0),
             is_ticking: Cell::new(false),
+            is_failing: Cell::new(false),
         })
     }
 
@@ -179,10 +182,28 @@ impl Client {
         };
         let end = exchange::run(self, &request, abort, listener).await;
         counting.kind = end.kind();
+        self.tell(&end);
         if let End::Broken(fault) = end {
             self.counters.faults[fault as usize].add(1);
         }
         end
+    }
+
+    /// The log hears when the server cannot be used any more, and when it can again.
+    fn tell(&self, end: &End) {
+        match end {
+            End::Broken(fault @ (Fault::Busy | Fault::Full | Fault::TooLarge)) => {
+                tracing::debug!(%fault, "an exchange with the server over HTTP was given up");
+            }
+            End::Broken(fault) if !self.is_failing.replace(true) => {
+                let address = &self.upstream.address;
+                tracing::warn!(%address, %fault, "the server over HTTP fails; more of it is not logged until it works again");
+            }
+            End::Done | End::NoSession | End::Refused { .. } if self.is_failing.replace(false) => {
+                tracing::info!(address = %self.upstream.address, "the server over HTTP answers again");
+            }
+            _ => {}
+        }
     }
 
     /// Closes the connections that nobody uses.

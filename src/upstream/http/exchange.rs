@@ -20,6 +20,7 @@ use crate::routing::ending;
 use crate::routing::time::Millis;
 use crate::runtime::clock;
 use crate::runtime::fair::give_way;
+use crate::wire::reply::METHOD_NOT_FOUND;
 
 /// Bytes of a refusal that are kept.
 pub const REFUSAL_BYTES_MAX: usize = 64 << 10;
@@ -135,6 +136,11 @@ pub trait Listener {
     /// not waited for long.
     fn is_over(&self) -> bool {
         false
+    }
+    /// What came was what was asked for. If not, the server and this side may not agree on
+    /// which answer is whose, and the connection is not used again.
+    fn is_sound(&self) -> bool {
+        true
     }
 }
 
@@ -484,7 +490,8 @@ impl Request {
     /// The head, with room for a small body behind it.
     fn head(&self, client: &Client) -> Vec<u8> {
         let address = &client.upstream.address;
-        let mut head = Vec::with_capacity(512 + self.fields.len() + self.body.get().len().min(64 << 10));
+        let mut head =
+            Vec::with_capacity(512 + self.fields.len() + self.body.get().len().min(64 << 10));
         let mut put = |parts: &[&[u8]]| {
             for part in parts {
                 head.extend_from_slice(part);
@@ -625,20 +632,33 @@ impl<'a> Attempt<'a> {
 
     async fn run(mut self, listener: &mut dyn Listener) -> Result<End, Failed> {
         let head = self.head().await?;
+        let names_session = self.request.session.is_some();
         let end = match head.status {
             200..=299 => self.success(&head, listener).await?,
             404 if self.request.session.is_some() => {
-                let whole = self.refusal(head.body).await?.1;
+                let (body, whole) = self.refusal(head.body).await?;
                 self.finish(&head, whole);
-                return Ok(End::NoSession);
+                // Some servers say it of a method that they do not have.
+                return Ok(
+                    match ending::code_of(&body) == Some(i64::from(METHOD_NOT_FOUND)) {
+                        true => End::Refused { status: 404, body },
+                        false => End::NoSession,
+                    },
+                );
             }
             status => {
                 let (body, whole) = self.refusal(head.body).await?;
                 self.finish(&head, whole);
-                return Ok(End::Refused { status, body });
+                // Servers made after the TypeScript SDK's example say it this way.
+                let is_unknown = status == 400 && names_session && ending::is_no_session(&body);
+                return Ok(match is_unknown {
+                    true => End::NoSession,
+                    false => End::Refused { status, body },
+                });
             }
         };
-        self.finish(&head, true);
+        let is_sound = listener.is_sound();
+        self.finish(&head, is_sound);
         Ok(end)
     }
 
@@ -850,7 +870,11 @@ impl<'a> Attempt<'a> {
                 if missing == 0 {
                     return Ok(Whole::InPlace(length));
                 }
-                if self.more_body(missing, self.link.unread().len(), listener).await? != Came::Bytes {
+                if self
+                    .more_body(missing, self.link.unread().len(), listener)
+                    .await?
+                    != Came::Bytes
+                {
                     return Err(Stop::Fault(Fault::Cut));
                 }
             }

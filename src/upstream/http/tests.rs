@@ -1369,22 +1369,27 @@ fn silence_in_the_middle_is_given_up() {
             assert_eq!(exchange(&client, request).await.0, End::Broken(Fault::Silence));
             nothing_left(&client, &server).await;
         }
-        // Comments are no silence.
-        let server = Server::start(|conn| {
-            conn.request();
-            conn.send(EVENTS);
-            for _ in 0..100 {
-                conn.send(&chunk(b":\n"));
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            conn.send(b"0\r\n\r\n");
-        });
-        let client = client(&server);
-        let request = Request {
-            silence_ms: 1_500,
-            ..post(b"{}")
-        };
-        assert_eq!(exchange(&client, request).await.0, End::Done);
+        // Comments are no silence on a stream; of anything else all has to be there in time.
+        for (request, end) in [
+            (get(), End::Done),
+            (post(b"{}"), End::Broken(Fault::Silence)),
+        ] {
+            let server = Server::start(|conn| {
+                conn.request();
+                conn.send(EVENTS);
+                for _ in 0..100 {
+                    conn.send(&chunk(b":\n"));
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                conn.send(b"0\r\n\r\n");
+            });
+            let client = client(&server);
+            let request = Request {
+                silence_ms: 1_500,
+                ..request
+            };
+            assert_eq!(exchange(&client, request).await.0, end);
+        }
     });
 }
 

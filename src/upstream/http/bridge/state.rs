@@ -13,6 +13,7 @@ use super::super::response::OddSession;
 use super::outbox::Outbox;
 use crate::limits::{STREAM_OPEN_MS, STREAM_REOPEN_MAX_MS, STREAM_REOPEN_MS};
 use crate::routing::ending::{self, error_in, failure_of};
+use crate::routing::private::is_final;
 use crate::routing::time::Millis;
 use crate::routing::upstream_id::UpstreamId;
 use crate::wire::handshake::{Handshake, Offer};
@@ -740,7 +741,7 @@ impl State {
         match end {
             // Some servers say 404 where they have no streams.
             Some(End::NoSession) => return,
-            Some(End::Refused { status, .. }) if status < 500 && status != 429 => return,
+            Some(End::Refused { status, .. }) if is_final(status) => return,
             // An answer that is no stream.
             Some(End::Done) if opened.is_none() => return,
             _ => {}
@@ -760,6 +761,10 @@ impl State {
         let is_late = |since: Millis, patience: u64| since.after(patience) <= now;
         for (key, exchange) in &mut self.under_way {
             let What::Call { id, named, .. } = &exchange.what else {
+                let is_stream = matches!(exchange.what, What::Stream);
+                if !is_stream && is_late(exchange.heard, patience) {
+                    self.acts.push(Act::Abort(*key));
+                }
                 continue;
             };
             if exchange.is_over {

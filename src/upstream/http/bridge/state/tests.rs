@@ -462,7 +462,10 @@ fn requests_wait_in_turn_and_notices_do_not_wait_for_them() {
         "its connection is not free yet"
     );
     script.end(key, End::Done);
-    assert_eq!(&*script.begun.last().unwrap().1.body.get(), notice.as_bytes());
+    assert_eq!(
+        &*script.begun.last().unwrap().1.body.get(),
+        notice.as_bytes()
+    );
     for at in [first + 2, first + 3, first + 1] {
         let key = script.begun[at].0;
         script.end(key, End::Done);
@@ -484,7 +487,10 @@ fn requests_wait_in_turn_and_notices_do_not_wait_for_them() {
     script.line(&call(2, "a"));
     script.line(notice);
     script.end(key, End::Done);
-    assert_eq!(&*script.begun.last().unwrap().1.body.get(), notice.as_bytes());
+    assert_eq!(
+        &*script.begun.last().unwrap().1.body.get(),
+        notice.as_bytes()
+    );
     let key = script.begun.last().unwrap().0;
     script.end(key, End::Done);
     assert_eq!(
