@@ -91,7 +91,9 @@ impl Path {
             program: "server".into(),
             arguments: Vec::new(),
         };
-        let config = flags.validate(server).expect("the defaults are valid");
+        let config = flags
+            .validate(ringway::cli::ServerPlace::Command(server))
+            .expect("the defaults are valid");
         let counters = Arc::new(Counters::default());
         let shard = Shard::new(
             0,

@@ -226,3 +226,45 @@ fn each_scenario_is_right_on_io_uring_with_two_shards() {
 fn each_scenario_is_right_on_epoll_with_one_shard() {
     each_scenario(&["--driver", "epoll", "--shards", "1"]);
 }
+
+/// Runs `ringway-loadtest pipe` in front of a command. The exit code and the report.
+fn pipe(command: &[&str]) -> (Option<i32>, Value) {
+    let report = std::env::temp_dir().join(format!(
+        "ringway-pipe-{}-{}.json",
+        std::process::id(),
+        command.len()
+    ));
+    let done = Command::new(env!("CARGO_BIN_EXE_ringway-loadtest"))
+        .args(["pipe", "--rate", "500", "--duration", "300ms"])
+        .args(["--warmup", "100ms", "--json"])
+        .arg(&report)
+        .arg("--")
+        .args(command)
+        .stdout(Stdio::null())
+        .status()
+        .expect("it runs");
+    let text = std::fs::read(&report).unwrap_or_default();
+    let _ = std::fs::remove_file(&report);
+    (
+        done.code(),
+        serde_json::from_slice(&text).unwrap_or_default(),
+    )
+}
+
+#[test]
+fn a_bare_pipe_is_measured_and_its_answers_are_checked() {
+    let server = binary().to_str().expect("a path");
+    let (code, report) = pipe(&[server, "demo-server"]);
+    assert_eq!(code, Some(0), "{report}");
+    assert_eq!(report["call"]["count"], 150);
+    assert_eq!(report["violations"], 0);
+    // It says back what it hears: no answer at all.
+    let (code, report) = pipe(&["cat"]);
+    assert_eq!(code, Some(1), "{report}");
+    assert!(
+        report["violations"].as_u64().is_some_and(|wrong| wrong > 0),
+        "{report}"
+    );
+    // It ends at once.
+    assert_eq!(pipe(&["true", "x", "y"]).0, Some(3));
+}
