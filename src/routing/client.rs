@@ -99,9 +99,6 @@ impl ShardState {
     }
 
     fn request(&mut self, session: SessionKey, incoming: &Incoming<'_>) -> Step {
-        if self.is_private() {
-            return self.private_request(session, incoming);
-        }
         let id = incoming.raw_id();
         match Request::of(&incoming.envelope.method) {
             Request::Initialize => Step::Refused(reply::error(
@@ -111,14 +108,15 @@ impl ShardState {
             )),
             Request::Modern => Step::Refused(unsupported_era(Some(id))),
             Request::Ping => Step::Answer(reply::result(id, b"{}")),
-            Request::SetLevel => Step::Answer(self.set_level(session, incoming)),
-            Request::Subscribe => self.subscribe(session, incoming),
-            Request::Unsubscribe => self.unsubscribe(session, incoming),
             Request::Notification => Step::Answer(reply::error(
                 Some(id),
                 reply::METHOD_NOT_FOUND,
                 "A notification has no id",
             )),
+            _ if self.is_private() => self.private_request(session, incoming),
+            Request::SetLevel => Step::Answer(self.set_level(session, incoming)),
+            Request::Subscribe => self.subscribe(session, incoming),
+            Request::Unsubscribe => self.unsubscribe(session, incoming),
             Request::Tasks => self.task_request(session, incoming),
             Request::Forwarded if incoming.envelope.task.is_some() => {
                 self.ask_for_task(session, incoming)

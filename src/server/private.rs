@@ -65,17 +65,13 @@ impl Carrier {
             (false, true) => self.added_fields.clone(),
             (false, false) => [&*self.added_fields, &*fields].concat().into(),
         };
-        let is_stream = request.verb == private::Verb::Get;
+        let is_stream = request.verb == Verb::Get;
         let limited = match request.is_call {
             true => 0,
             false => self.timeout_ms,
         };
         Request {
-            method: match request.verb {
-                private::Verb::Post => Verb::Post,
-                private::Verb::Get => Verb::Get,
-                private::Verb::Delete => Verb::Delete,
-            },
+            method: request.verb,
             session,
             version: version.map(|version| version.as_str()),
             fields,

@@ -9,7 +9,7 @@ use super::exchanges::{Begin, What, Wish};
 use super::{Address, Phase, Verb, Waiting, Whose};
 use crate::limits::{LEVEL_BYTES_MAX, NOTICES_MAX};
 use crate::routing::calls::About;
-use crate::routing::client::{Incoming, Step, failed, unsupported_era};
+use crate::routing::client::{Incoming, Step, failed};
 use crate::routing::session::SessionKey;
 use crate::routing::shard::{Act, ShardState};
 use crate::routing::upstream_id::UpstreamId;
@@ -34,7 +34,7 @@ impl ShardState {
         }
     }
 
-    /// A client's request.
+    /// A client's request that its server is to answer.
     pub(in crate::routing) fn private_request(
         &mut self,
         key: SessionKey,
@@ -48,22 +48,6 @@ impl ShardState {
             field.text(incoming.text).map(|text| Box::from(&*text))
         };
         let wish = match method::Request::of(&envelope.method) {
-            method::Request::Initialize => {
-                return Step::Refused(reply::error(
-                    Some(id),
-                    reply::INVALID_REQUEST,
-                    "initialize must be a message of its own, outside of a session",
-                ));
-            }
-            method::Request::Modern => return Step::Refused(unsupported_era(Some(id))),
-            method::Request::Ping => return Step::Answer(reply::result(id, b"{}")),
-            method::Request::Notification => {
-                return Step::Answer(reply::error(
-                    Some(id),
-                    reply::METHOD_NOT_FOUND,
-                    "A notification has no id",
-                ));
-            }
             method::Request::Subscribe if !self.offer.get_streams => {
                 return Step::Answer(reply::error(
                     Some(id),

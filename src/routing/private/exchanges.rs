@@ -208,6 +208,7 @@ impl Exchanges {
         std::mem::take(&mut self.orders)
     }
 
+    #[cfg(test)]
     pub fn has_orders(&self) -> bool {
         !self.orders.is_empty()
     }

@@ -10,7 +10,7 @@ use crate::routing::calls::{Call, ReplyTo};
 use crate::routing::drops::DropReason;
 use crate::routing::ending::failure_of;
 use crate::routing::outcome::Outcome;
-use crate::routing::session::{Session, SessionKey};
+use crate::routing::session::SessionKey;
 use crate::routing::shard::{Act, ShardState};
 use crate::routing::time::Millis;
 use crate::routing::upstream_id::{Owner, UpstreamId};
@@ -97,6 +97,7 @@ impl ShardState {
             What::Call { id, .. } => (false, Some(*id)),
             _ => (false, None),
         };
+        let is_stream = matches!(exchange.what, What::Stream);
         let envelope = match scan::scan(text) {
             Ok(envelope) => envelope,
             Err(error) if error.fault.code() == reply::PARSE_ERROR => {
@@ -114,7 +115,7 @@ impl ShardState {
         let Some(whose) = self.whose(key) else {
             return Heard::Dropped(DropReason::LateAnswer);
         };
-        if let Some(upward) = self.upward_of(key) {
+        if is_stream && let Some(upward) = self.upward_of(key) {
             upward.failures = 0;
         }
         let is_current = self.is_current(key, whose);
@@ -533,14 +534,6 @@ impl ShardState {
                 was_replayed: true,
             },
         );
-    }
-}
-
-/// Whether a session's own upstream has something under way.
-impl Session {
-    pub fn has_exchanges(&self) -> bool {
-        let private = self.private.as_ref();
-        private.is_some_and(|private| !private.exchanges.is_empty())
     }
 }
 

@@ -17,6 +17,7 @@ use super::events::{EventReader, Item};
 use super::response::{BodyReader, Content, Framing, Head, HeadReader, OddSession};
 use crate::limits::MESSAGES_PER_TURN;
 use crate::routing::ending;
+pub use crate::routing::private::Verb;
 use crate::routing::time::Millis;
 use crate::runtime::clock;
 use crate::runtime::fair::give_way;
@@ -46,13 +47,6 @@ const READS_PER_TURN: u32 = 16;
 
 /// How often a listener without room is asked again.
 const ROOM_POLL: Duration = Duration::from_millis(10);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verb {
-    Post,
-    Get,
-    Delete,
-}
 
 /// What is to be sent.
 #[derive(Clone)]
