@@ -10,8 +10,8 @@ use bytesize::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+use crate::http::ground::{FaceConfig, Pass, ResponseMode};
 use crate::http::policy::{Policy, PolicyError};
-use crate::http::shard::{FaceConfig, Pass, ResponseMode};
 use crate::limits::{CALLS_MAX, SHARDS_MAX};
 use crate::routing::shard::ShardLimits;
 use crate::runtime::cores;
@@ -421,6 +421,10 @@ pub struct Config {
     pub cores: Vec<Option<usize>>,
     pub driver: DriverChoice,
     pub ring_flags: RingFlags,
+    /// The path of the MCP endpoint.
+    pub path: String,
+    /// Which header lines of clients go to their upstreams.
+    pub pass: Pass,
     pub face: FaceConfig,
     pub limits: ShardLimits,
     pub line_bytes_max: usize,
@@ -525,8 +529,9 @@ impl ServeFlags {
             log_format: self.log_format,
             log_level: self.log_level,
             server,
+            path: self.path,
+            pass,
             face: FaceConfig {
-                path: self.path,
                 policy,
                 response_mode: self.response_mode,
                 body_bytes_max: self.max_body,
@@ -540,7 +545,6 @@ impl ServeFlags {
                 cancel_on_disconnect: self.on_disconnect == OnDisconnect::Cancel,
                 get_streams: self.get_streams == Switch::On,
                 keep_alive_ms: milliseconds(self.keep_alive),
-                pass,
             },
         })
     }

@@ -117,7 +117,7 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
         .map_err(setup("the watch on the token file"))?;
     let banner = Banner {
         address,
-        path: config.face.path.clone(),
+        path: config.path.clone(),
         shards: config.shards,
         hub: match &config.server {
             ServerPlace::Http(server) if !server.is_shared => "none",

@@ -11,11 +11,12 @@ use smallvec::SmallVec;
 
 use super::connections::{ConnectionKey, Delivery, Phase, Wake};
 use super::exchange::After;
+use super::ground::{Ground, Handover};
 use super::guard::{HeadExtent, HeadGuard, Refusal};
 use super::head::{self, Head};
 use super::inbound::Inbound;
 use super::response::{self, Manner};
-use super::shard::{Handover, Shard};
+use super::route::Service;
 use super::stream::{OpenStream, Stream};
 use super::{exchange, listener, outbound};
 use crate::limits::{LINGER_BYTES_MAX, LINGER_MS, READ_BYTES_MIN, REQUESTS_PER_TURN};
@@ -29,8 +30,10 @@ use crate::wire::reply;
 /// One connection of a shard. Its place in the table is given up when it is
 /// dropped, also by a panic.
 pub struct Connection {
-    pub shard: Rc<Shard>,
+    pub ground: Rc<Ground>,
     pub key: ConnectionKey,
+    /// What serves the request in progress.
+    pub service: Option<Service>,
     pub inbound: Inbound,
     last_head: Option<LastHead>,
     /// There until the connection is given away.
@@ -51,7 +54,7 @@ struct LastHead {
 impl Drop for Connection {
     fn drop(&mut self) {
         if !self.is_given_away {
-            self.shard.close_connection(self.key);
+            self.ground.close_connection(self.key);
         }
     }
 }
@@ -83,11 +86,12 @@ pub enum Event {
 }
 
 /// Serves a connection to its end. `unread` was read on another shard.
-pub async fn serve(shard: Rc<Shard>, key: ConnectionKey, stream: TcpStream, unread: Vec<u8>) {
+pub async fn serve(ground: Rc<Ground>, key: ConnectionKey, stream: TcpStream, unread: Vec<u8>) {
     let (read, write) = stream.into_split();
     let connection = Connection {
-        shard,
+        ground,
         key,
+        service: None,
         inbound: Inbound::new(read, unread),
         last_head: None,
         outbound: Some(write),
@@ -113,15 +117,15 @@ impl Connection {
                     return;
                 }
             };
-            self.shard.enter(self.key, Phase::Busy);
+            self.ground.enter(self.key, Phase::Busy);
             // Boxed, so that an idle connection does not hold room for it.
             let after = Box::pin(exchange::exchange(&mut self, &head, extent)).await;
-            self.shard.release_body(self.key);
-            self.shard.release_answers(self.key);
+            self.ground.release_body(self.key);
+            self.ground.release_answers(self.key);
             // On epoll reads and writes that need not wait do not, and a client
             // that sends without a pause would keep the loop to itself.
             served += 1;
-            if self.shard.driver == Driver::Epoll && served.is_multiple_of(REQUESTS_PER_TURN) {
+            if self.ground.driver == Driver::Epoll && served.is_multiple_of(REQUESTS_PER_TURN) {
                 give_way().await;
             }
             match after {
@@ -144,7 +148,7 @@ impl Connection {
     }
 
     fn deadline_in(&self, milliseconds: u64) {
-        self.shard
+        self.ground
             .set_deadline(self.key, clock::now().after(milliseconds));
     }
 
@@ -153,8 +157,8 @@ impl Connection {
         let mut guard = HeadGuard::new();
         let mut has_begun = false;
         let is_idle = self.inbound.unread().is_empty();
-        self.deadline_in(self.shard.config.idle_timeout_ms);
-        if is_idle && !self.shard.enter(self.key, Phase::Idle) {
+        self.deadline_in(self.ground.config.idle_timeout_ms);
+        if is_idle && !self.ground.enter(self.key, Phase::Idle) {
             return Ok(None);
         }
         loop {
@@ -163,8 +167,8 @@ impl Connection {
             }
             if !has_begun && !self.inbound.unread().is_empty() {
                 has_begun = true;
-                self.shard.enter(self.key, Phase::Head);
-                self.deadline_in(self.shard.config.header_timeout_ms);
+                self.ground.enter(self.key, Phase::Head);
+                self.deadline_in(self.ground.config.header_timeout_ms);
             }
             match self.read(0).await {
                 Came::Bytes => {}
@@ -193,7 +197,8 @@ impl Connection {
         let Some(extent) = guard.advance(unread)? else {
             return Ok(None);
         };
-        let pass = self.shard.config.pass.0.as_deref();
+        let pass = self.ground.pass();
+        let pass = pass.0.as_deref();
         let pass = pass.map(|pass| pass as &dyn Fn(&str, &[u8], &mut Vec<u8>));
         let head = Rc::new(head::read_passing(unread, extent, pass)?);
         self.last_head = Some(LastHead {
@@ -207,7 +212,7 @@ impl Connection {
     /// Reads on, until bytes come, the end, or the deadline.
     pub async fn read(&mut self, expected: usize) -> Came {
         let Connection {
-            shard,
+            ground,
             key,
             inbound,
             ..
@@ -216,13 +221,13 @@ impl Connection {
             match inbound.poll_read(cx, expected) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Came::End),
                 Poll::Ready(Ok(n)) => {
-                    shard.counters.received_bytes.add(n as u64);
+                    ground.counters.received_bytes.add(n as u64);
                     return Poll::Ready(Came::Bytes);
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(Came::Broken),
                 Poll::Pending => {}
             }
-            match shard.poll_connection(*key, cx) {
+            match ground.poll_connection(*key, cx) {
                 Some(Wake::Deadline) => Poll::Ready(Came::Late),
                 Some(Wake::Evicted) => Poll::Ready(Came::Broken),
                 Some(Wake::Deliveries(_) | Wake::Events(_)) | None => Poll::Pending,
@@ -235,14 +240,14 @@ impl Connection {
     /// that a vanished client is noticed.
     pub async fn event(&mut self) -> Event {
         let Connection {
-            shard,
+            ground,
             key,
             inbound,
             ..
         } = self;
         let had_ended = inbound.has_ended();
         poll_fn(|cx| {
-            match shard.poll_connection(*key, cx) {
+            match ground.poll_connection(*key, cx) {
                 Some(Wake::Deliveries(deliveries)) => {
                     return Poll::Ready(Event::Deliveries(deliveries));
                 }
@@ -256,7 +261,7 @@ impl Connection {
                     Poll::Ready(Err(_)) => return Poll::Ready(Event::Broken),
                     Poll::Ready(Ok(0)) if !had_ended => return Poll::Ready(Event::End),
                     // Once ended no further read is started, so this ends.
-                    Poll::Ready(Ok(n)) => shard.counters.received_bytes.add(n as u64),
+                    Poll::Ready(Ok(n)) => ground.counters.received_bytes.add(n as u64),
                     Poll::Pending => return Poll::Pending,
                 }
             }
@@ -267,7 +272,7 @@ impl Connection {
     /// The request in progress waits for its call, whose own time-out counts; it
     /// only has to be kept alive.
     pub fn keep_alive_deadline(&self) {
-        self.deadline_in(self.shard.config.keep_alive_ms);
+        self.deadline_in(self.ground.config.keep_alive_ms);
     }
 
     /// Counts what the body takes so far against the shard's budget: the read
@@ -275,19 +280,19 @@ impl Connection {
     /// no room.
     pub fn hold_body(&self, decoded: usize) -> bool {
         let bytes = self.inbound.capacity() + decoded;
-        bytes <= READ_BYTES_MIN || self.shard.hold_body(self.key, bytes)
+        bytes <= READ_BYTES_MIN || self.ground.hold_body(self.key, bytes)
     }
 
     /// The time for a body begins.
     pub fn body_deadline(&self) {
-        self.deadline_in(self.shard.config.body_timeout_ms);
+        self.deadline_in(self.ground.config.body_timeout_ms);
     }
 
     /// Writes all of `bytes`. False if the connection is broken or the client
     /// does not take them in time; the connection must end then.
     pub async fn write(&mut self, bytes: Vec<u8>) -> bool {
         let Connection {
-            shard,
+            ground,
             key,
             outbound,
             ..
@@ -295,20 +300,20 @@ impl Connection {
         let Some(outbound) = outbound else {
             return false;
         };
-        let time = shard.config.write_timeout_ms;
-        let begin_step = || shard.set_deadline(*key, clock::now().after(time));
-        let gives_up = |cx: &Context<'_>| shard.poll_deadline(*key, cx);
-        let sent = &shard.counters.sent_bytes;
+        let time = ground.config.write_timeout_ms;
+        let begin_step = || ground.set_deadline(*key, clock::now().after(time));
+        let gives_up = |cx: &Context<'_>| ground.poll_deadline(*key, cx);
+        let sent = &ground.counters.sent_bytes;
         outbound::write_all(outbound, bytes, sent, begin_step, gives_up).await
     }
 
     /// Answers a request whose head cannot be used, and ends.
     async fn refuse(&mut self, refusal: Refusal) {
-        self.shard.counters.statuses.count(refusal.status);
+        self.ground.counters.statuses.count(refusal.status);
         let body = reply::error(None, reply::INVALID_REQUEST, refusal.reason);
-        let date = self.shard.date();
+        let date = self.ground.date();
         let fields = match refusal.status {
-            405 => exchange::allowed(self.shard.config.get_streams),
+            405 => exchange::allowed(self.ground.config.get_streams),
             _ => b"",
         };
         let response = response::complete(&Manner::unread(), &date, refusal.status, fields, &body);
@@ -350,8 +355,8 @@ impl Connection {
         // What is on this connection after a stream would wait for its end.
         manner.close();
         let mut head = Vec::new();
-        response::sse_head(&mut head, &manner, &self.shard.date(), b"");
-        self.shard.counters.statuses.count(200);
+        response::sse_head(&mut head, &manner, &self.ground.date(), b"");
+        self.ground.counters.statuses.count(200);
         let stream = Stream::new(open, read, write, manner.http11);
         tasks::spawn("stream", stream.run(head));
     }
@@ -370,9 +375,9 @@ impl Connection {
             socket: listener::into_descriptor(stream),
             unread,
         };
-        if let Err(handover) = self.shard.hand_over(owner, handover) {
+        if let Err(handover) = self.ground.hand_over(owner, handover) {
             tracing::warn!(owner, "a shard takes no more connections, one is closed");
-            listener::refuse_handover(&self.shard, handover);
+            listener::refuse_handover(&self.ground, handover);
         }
     }
 }

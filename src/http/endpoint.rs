@@ -5,17 +5,17 @@
 use std::rc::Rc;
 
 use super::connections::{ConnectionKey, Form};
+use super::ground::{Ground, ResponseMode};
 use super::head::{Head, SessionHeader};
+use super::joined::PendingJoin;
 use super::response::{self, Manner};
-use super::shard::{ResponseMode, Shard};
+use super::route::Service;
 use super::upstream::PendingOpening;
 use crate::limits::INITIALIZE_BYTES_MAX;
 use crate::routing::calls::ReplyTo;
 use crate::routing::client::{Step, unsupported_era};
-use crate::routing::outcome::{Method, Outcome};
+use crate::routing::joined::InFlight;
 use crate::routing::session::{SessionId, SessionKey, TokenId};
-use crate::routing::upstream_id::UpstreamId;
-use crate::runtime::clock;
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{self, Envelope, Fault, Kind, ScanError};
 use crate::wire::version::{MODERN, Version};
@@ -33,19 +33,27 @@ pub enum Verdict {
     Message { fields: Vec<u8>, message: Vec<u8> },
     /// This call is in flight.
     Call {
-        id: UpstreamId,
+        id: InFlight,
         /// Messages may come before the answer.
         may_stream: bool,
     },
     /// An `initialize` has been forwarded.
-    Opening(PendingOpening),
+    Opening(Opening),
     /// A batch: these answers are there already, these calls are in flight. `sse`:
     /// each goes out as an event, else all as one array.
     Batch {
         ready: Vec<Vec<u8>>,
-        in_flight: Vec<UpstreamId>,
+        in_flight: Vec<InFlight>,
         sse: bool,
     },
+}
+
+/// An `initialize` that is being answered. If its client goes before, what was asked
+/// upstream is given up.
+#[derive(Debug)]
+pub enum Opening {
+    Plain(PendingOpening),
+    Joined(PendingJoin),
 }
 
 impl Verdict {
@@ -99,7 +107,12 @@ pub fn may_turn_into_stream(head: &Head, mode: ResponseMode) -> bool {
 }
 
 /// Decides about a GET: the session whose stream it opens.
-pub fn get(shard: &Shard, head: &Head, owner: TokenId) -> Result<SessionKey, Verdict> {
+pub fn get(
+    ground: &Ground,
+    service: &Service,
+    head: &Head,
+    owner: TokenId,
+) -> Result<SessionKey, Verdict> {
     if !head.accept.sse {
         return Err(Verdict::error(
             406,
@@ -108,9 +121,9 @@ pub fn get(shard: &Shard, head: &Head, owner: TokenId) -> Result<SessionKey, Ver
             "Not acceptable: the client must take text/event-stream",
         ));
     }
-    let key = session(shard, head, owner, None)?;
-    shard.pass_fields(key, head);
-    if shard.is_draining() {
+    let key = session(service, head, owner, None)?;
+    service.pass_fields(key, head);
+    if ground.is_draining() {
         return Err(Verdict::Now {
             status: 503,
             fields: b"retry-after: 1\r\n".to_vec(),
@@ -122,7 +135,8 @@ pub fn get(shard: &Shard, head: &Head, owner: TokenId) -> Result<SessionKey, Ver
 
 /// One POST on its way through the checks.
 struct Post<'a> {
-    shard: &'a Rc<Shard>,
+    ground: &'a Rc<Ground>,
+    service: &'a Service,
     connection: ConnectionKey,
     owner: TokenId,
     head: &'a Head,
@@ -131,7 +145,8 @@ struct Post<'a> {
 
 /// Decides about a POST whose body is `text`.
 pub fn post(
-    shard: &Rc<Shard>,
+    ground: &Rc<Ground>,
+    service: &Service,
     connection: ConnectionKey,
     owner: TokenId,
     head: &Head,
@@ -139,7 +154,8 @@ pub fn post(
     text: &[u8],
 ) -> Verdict {
     let post = Post {
-        shard,
+        ground,
+        service,
         connection,
         owner,
         head,
@@ -158,7 +174,7 @@ pub fn post(
 /// Finds the session that a head names, if it is `owner`'s, and checks the
 /// version header.
 pub fn session(
-    shard: &Shard,
+    service: &Service,
     head: &Head,
     owner: TokenId,
     id: Option<&[u8]>,
@@ -175,7 +191,7 @@ pub fn session(
         SessionHeader::Malformed => None,
         SessionHeader::Id(bits) => Some(SessionId(bits)),
     };
-    let key = session_id.and_then(|id| shard.state.borrow().sessions.find(id, owner));
+    let key = session_id.and_then(|id| service.find(id, owner));
     let Some(key) = key else {
         return Err(Verdict::error(
             404,
@@ -184,14 +200,14 @@ pub fn session(
             "Session not found",
         ));
     };
-    check_version(shard, head, key, id)?;
+    check_version(service, head, key, id)?;
     Ok(key)
 }
 
 /// The session's version governs; a header that names another supported one is
 /// counted, one that names none is refused.
 fn check_version(
-    shard: &Shard,
+    service: &Service,
     head: &Head,
     key: SessionKey,
     id: Option<&[u8]>,
@@ -213,9 +229,8 @@ fn check_version(
             ),
         ));
     };
-    let state = shard.state.borrow();
-    if state.sessions.get(key).map(|session| session.version) != Some(version) {
-        shard.counters.version_differs.add(1);
+    if service.version(key) != Some(version) {
+        service.count_version_differs();
     }
     Ok(())
 }
@@ -246,7 +261,7 @@ fn not_acceptable() -> Verdict {
 
 impl Post<'_> {
     fn sse(&self) -> Option<bool> {
-        wants_sse(self.head, self.shard.config.response_mode)
+        wants_sse(self.head, self.ground.config.response_mode)
     }
 
     /// Whether the message speaks the modern era, which is not built yet.
@@ -266,7 +281,7 @@ impl Post<'_> {
     fn too_long(&self, envelope: &Envelope<'_>) -> Option<Fault> {
         let is_over = |field: &Option<scan::Field>| {
             let bytes = field.as_ref().map_or(0, |field| field.span.len());
-            bytes > self.shard.config.id_bytes_max
+            bytes > self.ground.config.id_bytes_max
         };
         match (
             is_over(&envelope.id),
@@ -279,7 +294,7 @@ impl Post<'_> {
     }
 
     fn begin(&self, form: Form) -> ReplyTo {
-        self.shard.begin_exchange(self.connection, form)
+        self.ground.begin_exchange(self.connection, form)
     }
 
     fn unscannable(&self, text: &[u8], error: &ScanError) -> Result<Verdict, Verdict> {
@@ -289,7 +304,7 @@ impl Post<'_> {
         let id = error.id.as_ref().map(|field| field.span.of(text));
         let code = error.fault.code();
         if code == reply::INVALID_PARAMS {
-            session(self.shard, self.head, self.owner, id)?;
+            session(self.service, self.head, self.owner, id)?;
             return Ok(Verdict::message(reply::error(
                 id,
                 code,
@@ -312,57 +327,33 @@ impl Post<'_> {
         let id = envelope.id.as_ref().map(|field| field.span.of(text));
         if is_request && envelope.method == "initialize" {
             return match &envelope.id {
-                Some(field) if self.shard.is_private() => self.open(text, envelope, field),
+                Some(field) if self.service.forwards_initialize() => {
+                    self.open(text, envelope, field)
+                }
                 _ => self.initialize(text, envelope, id.unwrap_or_default()),
             };
         }
         if self.is_modern(text, envelope) {
             return Err(Verdict::refused(unsupported_era(id)));
         }
-        let session = session(self.shard, self.head, self.owner, id)?;
-        self.shard.pass_fields(session, self.head);
+        let session = session(self.service, self.head, self.owner, id)?;
+        self.service.pass_fields(session, self.head);
         let form = match sse {
             Some(false) if is_request => Form::Json {
                 manner: self.manner.clone(),
-                streams: may_turn_into_stream(self.head, self.shard.config.response_mode),
+                streams: may_turn_into_stream(self.head, self.ground.config.response_mode),
             },
             _ => Form::Stream,
         };
         let reply_to = self.begin(form);
-        Ok(match self.route(session, text, envelope, reply_to) {
-            Step::Accepted => Verdict::accepted(),
-            Step::Answer(message) | Step::Failed(_, message) => Verdict::message(message),
-            Step::Refused(body) => Verdict::refused(body),
-            Step::InFlight { id, may_stream } => Verdict::Call { id, may_stream },
-        })
-    }
-
-    /// Gives a message to the routing state, and does what it asks for.
-    fn route(
-        &self,
-        session: SessionKey,
-        text: &[u8],
-        envelope: &Envelope<'_>,
-        reply_to: ReplyTo,
-    ) -> Step {
-        let mut acts = Vec::new();
-        let step = self.shard.state.borrow_mut().message(
-            session,
-            text,
-            envelope,
-            reply_to,
-            clock::precise(),
-            &mut acts,
-        );
-        self.shard.perform(acts);
-        if let Step::Failed(reason, _) = &step {
-            let method = Method::of(&envelope.method);
-            self.shard
-                .counters
-                .calls
-                .count(method, Outcome::from(*reason));
-        }
-        step
+        Ok(
+            match self.service.message(session, text, envelope, reply_to) {
+                Step::Accepted => Verdict::accepted(),
+                Step::Answer(message) | Step::Failed(_, message) => Verdict::message(message),
+                Step::Refused(body) => Verdict::refused(body),
+                Step::InFlight { id, may_stream } => Verdict::Call { id, may_stream },
+            },
+        )
     }
 
     /// Forwards an `initialize`: the session is opened when the server has answered.
@@ -373,7 +364,7 @@ impl Post<'_> {
         id: &scan::Field,
     ) -> Result<Verdict, Verdict> {
         let raw = Some(id.span.of(text));
-        if self.shard.is_draining() {
+        if self.ground.is_draining() {
             return Ok(Verdict::message(reply::failure(raw, Reason::Draining)));
         }
         if text.len() > INITIALIZE_BYTES_MAX {
@@ -389,10 +380,16 @@ impl Post<'_> {
         };
         let reply_to = self.begin(form);
         let fields = self.head.passed.clone().unwrap_or_else(|| [][..].into());
-        self.shard
-            .open_upstream(text, envelope, id, reply_to, self.owner, fields)
-            .map(Verdict::Opening)
-            .ok_or_else(|| unavailable(raw))
+        match self.service {
+            Service::Plain(shard) => shard
+                .open_upstream(text, envelope, id, reply_to, self.owner, fields)
+                .map(Opening::Plain),
+            Service::Joined(joined) => joined
+                .open(text, envelope, id, reply_to, self.owner, fields)
+                .map(Opening::Joined),
+        }
+        .map(Verdict::Opening)
+        .ok_or_else(|| unavailable(raw))
     }
 
     fn initialize(
@@ -412,10 +409,16 @@ impl Post<'_> {
                 "initialize needs params.protocolVersion, a string",
             )));
         };
-        if self.shard.is_draining() {
+        if self.ground.is_draining() {
             return Ok(Verdict::message(reply::failure(Some(id), Reason::Draining)));
         }
-        let handshake = self.shard.state.borrow().handshake().cloned();
+        let Service::Plain(shard) = self.service else {
+            return Ok(Verdict::message(reply::failure(
+                Some(id),
+                Reason::UpstreamDown,
+            )));
+        };
+        let handshake = shard.state.borrow().handshake().cloned();
         let Some(handshake) = handshake else {
             return Ok(Verdict::message(reply::failure(
                 Some(id),
@@ -423,10 +426,10 @@ impl Post<'_> {
             )));
         };
         let version = Version::negotiate(asked.as_bytes(), handshake.version);
-        let Ok(key) = self.shard.open_session(self.owner, version) else {
+        let Ok(key) = shard.open_session(self.owner, version) else {
             return Err(unavailable(Some(id)));
         };
-        let state = self.shard.state.borrow();
+        let state = shard.state.borrow();
         let fields = state.sessions.get(key).map(response::session_field);
         Ok(Verdict::Message {
             fields: fields.unwrap_or_default(),
@@ -437,15 +440,9 @@ impl Post<'_> {
     fn batch(&self, text: &[u8]) -> Result<Verdict, Verdict> {
         let spans = scan::batch(text)
             .map_err(|fault| Verdict::error(400, None, fault.code(), fault.sentence()))?;
-        let session = session(self.shard, self.head, self.owner, None)?;
+        let session = session(self.service, self.head, self.owner, None)?;
         let refuse = |sentence| Verdict::error(400, None, reply::INVALID_REQUEST, sentence);
-        let version = self
-            .shard
-            .state
-            .borrow()
-            .sessions
-            .get(session)
-            .map(|s| s.version);
+        let version = self.service.version(session);
         if !version.is_some_and(Version::has_batches) {
             return Err(refuse(
                 "JSON-RPC batches exist in protocol version 2025-03-26 only",
@@ -477,7 +474,7 @@ impl Post<'_> {
         if self.sse().is_none() && messages.iter().any(|(_, scanned)| asks(scanned)) {
             return Err(not_acceptable());
         }
-        self.shard.pass_fields(session, self.head);
+        self.service.pass_fields(session, self.head);
         Ok(self.route_batch(session, &messages))
     }
 
@@ -491,7 +488,7 @@ impl Post<'_> {
             let envelope = scanned.as_ref().ok();
             envelope.is_some_and(|envelope| envelope.meta_progress_token.is_some())
         };
-        let may_turn = may_turn_into_stream(self.head, self.shard.config.response_mode);
+        let may_turn = may_turn_into_stream(self.head, self.ground.config.response_mode);
         let sse = self.sse() == Some(true)
             || may_turn
                 && messages
@@ -516,7 +513,7 @@ impl Post<'_> {
                     let id = envelope.id.as_ref().map(|field| field.span.of(text));
                     ready.push(unsupported_era(id));
                 }
-                Ok(envelope) => match self.route(session, text, envelope, reply_to) {
+                Ok(envelope) => match self.service.message(session, text, envelope, reply_to) {
                     Step::Accepted => {}
                     Step::Answer(message) | Step::Refused(message) | Step::Failed(_, message) => {
                         ready.push(message)

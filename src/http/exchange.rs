@@ -5,16 +5,16 @@ use super::auth::Unauthorized;
 use super::chunked::ChunkedBody;
 use super::connection::{Came, Connection, Event};
 use super::connections::{Delivery, Form, Phase};
-use super::endpoint::{self, Verdict};
+use super::endpoint::{self, Opening, Verdict};
 use super::guard::{HeadExtent, Refusal};
 use super::head::{Framing, Head, Method, SessionHeader};
 use super::response::{self, Manner, OriginAnswer};
+use super::route::Service;
 use super::stream::OpenStream;
-use super::upstream::PendingOpening;
 use crate::limits::LARGE_EVENT_BYTES;
 use crate::routing::event_queue::EventQueue;
+use crate::routing::joined::InFlight;
 use crate::routing::session::{SessionId, TokenId};
-use crate::routing::upstream_id::UpstreamId;
 use crate::wire::headers::{CORS_ALLOW_HEADERS, CORS_ALLOW_METHODS, CORS_MAX_AGE};
 use crate::wire::reply::{self, Reason};
 use crate::wire::sse;
@@ -44,8 +44,8 @@ pub fn allowed(get_streams: bool) -> &'static [u8] {
 /// Serves the request whose head stands first in the unread bytes.
 pub async fn exchange(connection: &mut Connection, head: &Head, extent: HeadExtent) -> After {
     let manner = manner(connection, head);
-    let owner = match admit(connection, head) {
-        Ok(owner) => owner,
+    let (owner, service) = match admit(connection, head) {
+        Ok(admitted) => admitted,
         Err(early) => {
             connection.inbound.consume(extent.len);
             return answer_early(connection, head, manner, early).await;
@@ -55,21 +55,22 @@ pub async fn exchange(connection: &mut Connection, head: &Head, extent: HeadExte
         return After::HandOver(owner);
     }
     connection.inbound.consume(extent.len);
+    connection.service = Some(service.clone());
     match head.method {
-        Method::Delete => delete(connection, head, manner, owner).await,
-        Method::Get => get(connection, head, manner, owner).await,
-        _ => post(connection, head, manner, owner).await,
+        Method::Delete => delete(connection, head, manner, owner, service).await,
+        Method::Get => get(connection, head, manner, owner, service).await,
+        _ => post(connection, head, manner, owner, service).await,
     }
 }
 
 fn manner(connection: &Connection, head: &Head) -> Manner {
-    let policy = &connection.shard.config.policy;
+    let policy = &connection.ground.config.policy;
     let origin = match (&head.origin, policy.cors_origin(head)) {
         (None, _) => OriginAnswer::None,
         (Some(_), None) => OriginAnswer::Refused,
         (Some(origin), Some(_)) => OriginAnswer::Allowed(origin.clone()),
     };
-    let close = head.close || connection.shard.is_draining();
+    let close = head.close || connection.ground.is_draining();
     Manner {
         http11: head.http11,
         close,
@@ -108,21 +109,27 @@ impl From<Unauthorized> for Early {
 
 /// The checks on the head, in the order of the contract. The token comes first;
 /// a browser's preflight cannot carry one. `Ok`: go on, with POST or DELETE.
-fn admit(connection: &Connection, head: &Head) -> Result<TokenId, Early> {
+fn admit(connection: &Connection, head: &Head) -> Result<(TokenId, Service), Early> {
+    let ground = &connection.ground;
+    let route = ground.route(head.path());
+    let is_known = route.is_some();
+    let nothing = || Early::error(404, "There is nothing at this path");
+    // Where there is nothing, who may not use the first route does not learn of it.
+    let route = route.or_else(|| ground.first_route()).ok_or_else(nothing)?;
     let owner = match head.preflight {
         true => TokenId::ANYONE,
-        false => connection.shard.authorize(head)?,
+        false => route.authorize(head)?,
     };
-    early(connection, head).map_or(Ok(owner), Err)
+    early(connection, head, is_known).map_or_else(|| Ok((owner, route.service.clone())), Err)
 }
 
 /// The checks behind the token.
-fn early(connection: &Connection, head: &Head) -> Option<Early> {
-    let config = &connection.shard.config;
+fn early(connection: &Connection, head: &Head, is_known: bool) -> Option<Early> {
+    let config = &connection.ground.config;
     if let Err(forbidden) = config.policy.check(head) {
         return Some(Early::error(403, &forbidden.to_string()));
     }
-    if head.path() != config.path && !(head.method == Method::Options && head.path() == "*") {
+    if !is_known && !(head.method == Method::Options && head.path() == "*") {
         return Some(Early::error(404, "There is nothing at this path"));
     }
     match head.method {
@@ -185,11 +192,11 @@ fn options(head: &Head, get_streams: bool) -> Early {
 /// The shard that owns the session that this request speaks for, if it is
 /// another one.
 fn owner_elsewhere(connection: &Connection, head: &Head) -> Option<usize> {
-    let shard = &connection.shard;
+    let ground = &connection.ground;
     match head.session {
         SessionHeader::Id(bits) => {
-            let owner = SessionId(bits).owner(shard.shards);
-            (owner != shard.index).then_some(owner)
+            let owner = SessionId(bits).owner(ground.shards);
+            (owner != ground.index).then_some(owner)
         }
         SessionHeader::Absent | SessionHeader::Malformed => None,
     }
@@ -210,7 +217,7 @@ async fn answer_early(
         }
         Framing::Length(_) | Framing::Chunked => manner.close = true,
     }
-    let date = connection.shard.date();
+    let date = connection.ground.date();
     let response = response::complete(&manner, &date, early.status, &early.fields, &early.body);
     finish(connection, &manner, early.status, response).await
 }
@@ -222,7 +229,7 @@ async fn finish(
     status: u16,
     response: Vec<u8>,
 ) -> After {
-    connection.shard.counters.statuses.count(status);
+    connection.ground.counters.statuses.count(status);
     if !connection.write(response).await {
         return After::Drop;
     }
@@ -249,7 +256,7 @@ enum NoBody {
 }
 
 async fn read_body(connection: &mut Connection, head: &Head) -> Result<Body, NoBody> {
-    let limit = connection.shard.config.body_bytes_max;
+    let limit = connection.ground.config.body_bytes_max;
     let is_here = match head.framing {
         Framing::None => true,
         Framing::Length(bytes) => connection.inbound.unread().len() as u64 >= bytes,
@@ -326,7 +333,7 @@ async fn refuse_body(connection: &mut Connection, mut manner: Manner, no_body: N
     };
     manner.close = true;
     let early = match refusal.status {
-        413 => too_large(connection.shard.config.body_bytes_max),
+        413 => too_large(connection.ground.config.body_bytes_max),
         503 => Early {
             status: 503,
             fields: b"retry-after: 1\r\n".to_vec(),
@@ -334,7 +341,7 @@ async fn refuse_body(connection: &mut Connection, mut manner: Manner, no_body: N
         },
         status => Early::error(status, refusal.reason),
     };
-    let date = connection.shard.date();
+    let date = connection.ground.date();
     let response = response::complete(&manner, &date, early.status, &early.fields, &early.body);
     finish(connection, &manner, early.status, response).await
 }
@@ -347,13 +354,19 @@ async fn skip_body(connection: &mut Connection, head: &Head) -> Result<(), NoBod
     Ok(())
 }
 
-async fn get(connection: &mut Connection, head: &Head, manner: Manner, owner: TokenId) -> After {
+async fn get(
+    connection: &mut Connection,
+    head: &Head,
+    manner: Manner,
+    owner: TokenId,
+    service: Service,
+) -> After {
     if let Err(no_body) = skip_body(connection, head).await {
         return refuse_body(connection, manner, no_body).await;
     }
-    let refused = match endpoint::get(&connection.shard, head, owner) {
-        Ok(session) if connection.shard.enter(connection.key, Phase::Stream) => {
-            let open = OpenStream::new(connection.shard.clone(), session, connection.key);
+    let refused = match endpoint::get(&connection.ground, &service, head, owner) {
+        Ok(session) if connection.ground.enter(connection.key, Phase::Stream) => {
+            let open = OpenStream::new(connection.ground.clone(), service, session, connection.key);
             return After::Stream { open, manner };
         }
         Ok(_) => return After::Drop,
@@ -362,14 +375,20 @@ async fn get(connection: &mut Connection, head: &Head, manner: Manner, owner: To
     answer(connection, head, manner, refused).await
 }
 
-async fn delete(connection: &mut Connection, head: &Head, manner: Manner, owner: TokenId) -> After {
+async fn delete(
+    connection: &mut Connection,
+    head: &Head,
+    manner: Manner,
+    owner: TokenId,
+    service: Service,
+) -> After {
     if let Err(no_body) = skip_body(connection, head).await {
         return refuse_body(connection, manner, no_body).await;
     }
-    let verdict = match endpoint::session(&connection.shard, head, owner, None) {
+    let verdict = match endpoint::session(&service, head, owner, None) {
         Ok(session) => {
-            connection.shard.pass_fields(session, head);
-            connection.shard.end_session(session);
+            service.pass_fields(session, head);
+            service.end_session(session);
             Verdict::Now {
                 status: 204,
                 fields: Vec::new(),
@@ -381,12 +400,19 @@ async fn delete(connection: &mut Connection, head: &Head, manner: Manner, owner:
     answer(connection, head, manner, verdict).await
 }
 
-async fn post(connection: &mut Connection, head: &Head, manner: Manner, owner: TokenId) -> After {
+async fn post(
+    connection: &mut Connection,
+    head: &Head,
+    manner: Manner,
+    owner: TokenId,
+    service: Service,
+) -> After {
     let verdict = match read_body(connection, head).await {
         Ok(Body::InPlace(bytes)) => {
             let text = &connection.inbound.unread()[..bytes];
             let verdict = endpoint::post(
-                &connection.shard,
+                &connection.ground,
+                &service,
                 connection.key,
                 owner,
                 head,
@@ -397,7 +423,8 @@ async fn post(connection: &mut Connection, head: &Head, manner: Manner, owner: T
             verdict
         }
         Ok(Body::Own(text)) => endpoint::post(
-            &connection.shard,
+            &connection.ground,
+            &service,
             connection.key,
             owner,
             head,
@@ -406,9 +433,9 @@ async fn post(connection: &mut Connection, head: &Head, manner: Manner, owner: T
         ),
         Err(no_body) => return refuse_body(connection, manner, no_body).await,
     };
-    connection.shard.release_body(connection.key);
+    connection.ground.release_body(connection.key);
     let after = answer(connection, head, manner, verdict).await;
-    connection.shard.end_exchange(connection.key);
+    connection.ground.end_exchange(connection.key);
     after
 }
 
@@ -419,8 +446,8 @@ async fn answer(
     verdict: Verdict,
 ) -> After {
     let manner = now(connection, manner);
-    let date = connection.shard.date();
-    let sse = endpoint::wants_sse(head, connection.shard.config.response_mode) == Some(true);
+    let date = connection.ground.date();
+    let sse = endpoint::wants_sse(head, connection.ground.config.response_mode) == Some(true);
     match verdict {
         Verdict::Now {
             status,
@@ -460,15 +487,17 @@ async fn answer(
 /// The manner of an answer that is about to begin: a drain may have begun since
 /// the request did.
 fn now(connection: &Connection, mut manner: Manner) -> Manner {
-    if connection.shard.is_draining() {
+    if connection.ground.is_draining() {
         manner.close();
     }
     manner
 }
 
 /// The client is gone while these calls are in flight.
-fn gone(connection: &Connection, calls: &[UpstreamId]) -> After {
-    connection.shard.client_gone(calls);
+fn gone(connection: &Connection, calls: &[InFlight]) -> After {
+    if let Some(service) = &connection.service {
+        service.client_gone(calls);
+    }
     After::Drop
 }
 
@@ -478,7 +507,7 @@ async fn await_json(
     connection: &mut Connection,
     head: &Head,
     manner: Manner,
-    call: UpstreamId,
+    call: InFlight,
     may_stream: bool,
 ) -> After {
     let mut kept = KeptJson::new(manner);
@@ -498,7 +527,7 @@ async fn await_json(
             Event::Quiet => {
                 // Progress that comes later would be lost behind a JSON head.
                 if may_stream && !kept.is_open && may_be_sse(connection, head) {
-                    connection.shard.set_form(connection.key, Form::Stream);
+                    connection.ground.set_form(connection.key, Form::Stream);
                     let mut stream = Stream::open(connection, kept.manner, b"");
                     stream.keep_alive();
                     return stream_on(connection, stream, 1, &[call]).await;
@@ -530,11 +559,7 @@ async fn await_json(
 
 /// Waits for the answer to an `initialize` that was forwarded. It is not kept alive:
 /// its head names the session, which is known at the end.
-async fn await_opening(
-    connection: &mut Connection,
-    manner: Manner,
-    opening: PendingOpening,
-) -> After {
+async fn await_opening(connection: &mut Connection, manner: Manner, opening: Opening) -> After {
     loop {
         connection.keep_alive_deadline();
         let deliveries = match connection.event().await {
@@ -554,7 +579,7 @@ async fn await_opening(
 }
 
 fn may_be_sse(connection: &Connection, head: &Head) -> bool {
-    endpoint::may_turn_into_stream(head, connection.shard.config.response_mode)
+    endpoint::may_turn_into_stream(head, connection.ground.config.response_mode)
 }
 
 /// Waits for all answers of a batch, as one array.
@@ -562,7 +587,7 @@ async fn await_array(
     connection: &mut Connection,
     manner: Manner,
     mut answers: Vec<Vec<u8>>,
-    calls: &[UpstreamId],
+    calls: &[InFlight],
 ) -> After {
     let mut kept = KeptJson::new(manner);
     let mut missing = calls.len();
@@ -618,8 +643,8 @@ impl KeptJson {
                 self.manner.close();
             }
             // From now on the answer comes as a bare message.
-            connection.shard.set_form(connection.key, Form::Bare);
-            response::json_head_open(&mut bytes, &self.manner, &connection.shard.date());
+            connection.ground.set_form(connection.key, Form::Bare);
+            response::json_head_open(&mut bytes, &self.manner, &connection.ground.date());
         }
         response::part(&mut bytes, self.manner.http11, b" ");
         connection.write(bytes).await
@@ -627,7 +652,7 @@ impl KeptJson {
 
     /// Sends the answer.
     async fn finish(self, connection: &mut Connection, message: &[u8]) -> After {
-        let date = connection.shard.date();
+        let date = connection.ground.date();
         if !self.is_open {
             let manner = now(connection, self.manner);
             let response = response::complete(&manner, &date, 200, b"", message);
@@ -647,7 +672,7 @@ async fn await_stream(
     connection: &mut Connection,
     manner: Manner,
     ready: Vec<Vec<u8>>,
-    calls: &[UpstreamId],
+    calls: &[InFlight],
 ) -> After {
     let mut stream = Stream::open(connection, manner, b"");
     ready.iter().for_each(|message| stream.message(message));
@@ -659,13 +684,13 @@ async fn stream_on(
     connection: &mut Connection,
     mut stream: Stream,
     mut missing: usize,
-    calls: &[UpstreamId],
+    calls: &[InFlight],
 ) -> After {
     while missing > 0 {
         if !stream.flush(connection).await {
             return gone(connection, calls);
         }
-        connection.shard.release_answers(connection.key);
+        connection.ground.release_answers(connection.key);
         connection.keep_alive_deadline();
         match connection.event().await {
             Event::Events(events) => {
@@ -697,7 +722,7 @@ impl Stream {
             manner.close();
         }
         let mut bytes = Vec::new();
-        response::sse_head(&mut bytes, &manner, &connection.shard.date(), fields);
+        response::sse_head(&mut bytes, &manner, &connection.ground.date(), fields);
         Stream { manner, bytes }
     }
 

@@ -12,8 +12,8 @@ use monoio::net::{TcpListener, TcpStream};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::connection;
+use super::ground::{Ground, Handover};
 use super::response::{self, Manner};
-use super::shard::{Handover, Shard};
 use crate::runtime::driver::Driver;
 use crate::runtime::tasks;
 
@@ -25,11 +25,11 @@ pub fn adopt(listener: StdListener, driver: Driver) -> io::Result<TcpListener> {
 }
 
 /// Accepts until the shard drains; then the listener is closed.
-pub async fn accept(shard: Rc<Shard>, listener: TcpListener) {
-    while let Some(handle) = shard.accept_handle() {
+pub async fn accept(ground: Rc<Ground>, listener: TcpListener) {
+    while let Some(handle) = ground.accept_handle() {
         match listener.cancelable_accept(handle).await {
-            Ok((stream, _)) => admit(&shard, stream),
-            Err(_) if shard.is_draining() => return,
+            Ok((stream, _)) => admit(&ground, stream),
+            Err(_) if ground.is_draining() => return,
             Err(error) => {
                 // Out of descriptors: accepting again at once would spin.
                 tracing::warn!(%error, "cannot accept a connection");
@@ -39,50 +39,50 @@ pub async fn accept(shard: Rc<Shard>, listener: TcpListener) {
     }
 }
 
-fn admit(shard: &Rc<Shard>, stream: TcpStream) {
+fn admit(ground: &Rc<Ground>, stream: TcpStream) {
     if let Err(error) = prepare(&stream) {
         tracing::debug!(%error, "a connection ended before it began");
         return;
     }
-    start(shard, stream, Vec::new());
+    start(ground, stream, Vec::new());
 }
 
 /// Takes a connection that another shard has handed over.
-pub fn take_over(shard: &Rc<Shard>, handover: Handover) {
+pub fn take_over(ground: &Rc<Ground>, handover: Handover) {
     let stream = std::net::TcpStream::from(handover.socket);
     let adopted = stream
-        .set_nonblocking(shard.driver == Driver::Epoll)
+        .set_nonblocking(ground.driver == Driver::Epoll)
         .and_then(|()| TcpStream::from_std(stream));
     match adopted {
-        Ok(stream) => start(shard, stream, handover.unread),
+        Ok(stream) => start(ground, stream, handover.unread),
         Err(error) => tracing::warn!(%error, "a connection was lost on its way between shards"),
     }
 }
 
-fn start(shard: &Rc<Shard>, stream: TcpStream, unread: Vec<u8>) {
-    match shard.open_connection() {
+fn start(ground: &Rc<Ground>, stream: TcpStream, unread: Vec<u8>) {
+    match ground.open_connection() {
         Some(key) => {
-            let shard = shard.clone();
-            tasks::spawn("connection", connection::serve(shard, key, stream, unread));
+            let ground = ground.clone();
+            tasks::spawn("connection", connection::serve(ground, key, stream, unread));
         }
         None => {
-            tasks::spawn("refuse", refuse(shard.clone(), stream));
+            tasks::spawn("refuse", refuse(ground.clone(), stream));
         }
     }
 }
 
 /// Over `--max-connections`: an answer, and the end. The answer is small enough
 /// for an empty socket buffer, so this does not wait for the client.
-async fn refuse(shard: Rc<Shard>, mut stream: TcpStream) {
+async fn refuse(ground: Rc<Ground>, mut stream: TcpStream) {
     let body = br#"{"jsonrpc":"2.0","error":{"code":-32603,"message":"Too many connections","data":{"reason":"overloaded"}}}"#;
     let response = response::complete(
         &Manner::unread(),
-        &shard.date(),
+        &ground.date(),
         503,
         b"retry-after: 1\r\n",
         body,
     );
-    shard.counters.statuses.count(503);
+    ground.counters.statuses.count(503);
     let (result, _) = stream.write_all(response).await;
     if let Err(error) = result {
         tracing::debug!(%error, "a refused connection was gone");
@@ -90,9 +90,9 @@ async fn refuse(shard: Rc<Shard>, mut stream: TcpStream) {
 }
 
 /// Refuses a connection that its owner shard did not take.
-pub fn refuse_handover(shard: &Rc<Shard>, handover: Handover) {
+pub fn refuse_handover(ground: &Rc<Ground>, handover: Handover) {
     if let Ok(stream) = TcpStream::from_std(std::net::TcpStream::from(handover.socket)) {
-        tasks::spawn("refuse", refuse(shard.clone(), stream));
+        tasks::spawn("refuse", refuse(ground.clone(), stream));
     }
 }
 

@@ -13,7 +13,8 @@ use monoio::io::{AsyncReadRent, AsyncWriteRent, OwnedReadHalf, OwnedWriteHalf};
 use monoio::net::TcpStream;
 
 use super::connections::{ConnectionKey, Phase, Wake};
-use super::shard::Shard;
+use super::ground::Ground;
+use super::route::Service;
 use super::{outbound, response};
 use crate::limits::{LINGER_MS, STREAM_IGNORED_BYTES_MAX};
 use crate::routing::session::SessionKey;
@@ -24,17 +25,24 @@ use crate::wire::sse;
 /// A stream that a session has been told of. However its connection ends, the
 /// session learns of it.
 pub struct OpenStream {
-    shard: Rc<Shard>,
+    ground: Rc<Ground>,
+    service: Service,
     session: SessionKey,
     key: ConnectionKey,
 }
 
 impl OpenStream {
     /// The session's stream is the connection at `key` from now on.
-    pub fn new(shard: Rc<Shard>, session: SessionKey, key: ConnectionKey) -> OpenStream {
-        shard.open_stream(session, key);
+    pub fn new(
+        ground: Rc<Ground>,
+        service: Service,
+        session: SessionKey,
+        key: ConnectionKey,
+    ) -> OpenStream {
+        service.open_stream(session, key);
         OpenStream {
-            shard,
+            ground,
+            service,
             session,
             key,
         }
@@ -43,7 +51,7 @@ impl OpenStream {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.shard.stream_gone(self.session, self.key);
+        self.service.stream_gone(self.session, self.key);
     }
 }
 
@@ -72,7 +80,7 @@ pub struct Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.open.shard.close_connection(self.open.key);
+        self.open.ground.close_connection(self.open.key);
     }
 }
 
@@ -117,11 +125,12 @@ impl Stream {
                     drop(events);
                     let is_done = self.write(bytes).await;
                     let OpenStream {
-                        shard,
+                        service,
                         session,
                         key,
+                        ..
                     } = &self.open;
-                    shard.stream_wrote(*session, *key, is_done);
+                    service.stream_wrote(*session, *key, is_done);
                     if !is_done {
                         return;
                     }
@@ -143,25 +152,26 @@ impl Stream {
     }
 
     async fn next(&mut self) -> Next {
-        let keep_alive = self.open.shard.config.keep_alive_ms;
+        let keep_alive = self.open.ground.config.keep_alive_ms;
         self.deadline_in(keep_alive);
         poll_fn(|cx| {
             if self.poll_client(cx).is_ready() {
                 return Poll::Ready(Next::Gone);
             }
             let OpenStream {
-                shard,
+                ground,
+                service,
                 session,
                 key,
             } = &self.open;
-            let wake = shard.poll_connection(*key, cx);
+            let wake = ground.poll_connection(*key, cx);
             let mut events = Vec::new();
-            let work = shard.stream_work(*session, *key, &mut events);
+            let work = service.stream_work(*session, *key, &mut events);
             match (work, wake) {
                 (_, Some(Wake::Evicted)) => Poll::Ready(Next::Gone),
                 (Work::Write(_), _) => Poll::Ready(Next::Events(events)),
                 (Work::End, _) => Poll::Ready(Next::End),
-                (Work::Rest, _) if shard.is_draining() => Poll::Ready(Next::End),
+                (Work::Rest, _) if ground.is_draining() => Poll::Ready(Next::End),
                 (Work::Rest, Some(Wake::Deadline)) => Poll::Ready(Next::KeepAlive),
                 (Work::Rest, _) => Poll::Pending,
             }
@@ -171,7 +181,7 @@ impl Stream {
 
     fn deadline_in(&self, milliseconds: u64) {
         let due = clock::now().after(milliseconds);
-        self.open.shard.set_deadline(self.open.key, due);
+        self.open.ground.set_deadline(self.open.key, due);
     }
 
     /// Ready when the client has ended or is gone. What it sends is ignored, up to
@@ -187,7 +197,7 @@ impl Stream {
             self.reading = None;
             match result {
                 Ok(n) if n > 0 => {
-                    self.open.shard.counters.received_bytes.add(n as u64);
+                    self.open.ground.counters.received_bytes.add(n as u64);
                     self.ignored += n;
                     if self.ignored > STREAM_IGNORED_BYTES_MAX {
                         return Poll::Ready(());
@@ -206,24 +216,25 @@ impl Stream {
     async fn write(&mut self, bytes: Vec<u8>) -> bool {
         let Stream { open, write, .. } = self;
         let OpenStream {
-            shard,
+            ground,
+            service,
             session,
             key,
         } = open;
         let mut is_limited = false;
         let gives_up = |cx: &Context<'_>| {
-            let is_due = shard.poll_deadline(*key, cx);
+            let is_due = ground.poll_deadline(*key, cx);
             if is_due && is_limited {
                 return true;
             }
-            let is_over = shard.is_draining() || !shard.is_stream(*session, *key);
+            let is_over = ground.is_draining() || !service.is_stream(*session, *key);
             if is_over && !is_limited {
                 is_limited = true;
-                shard.set_deadline(*key, clock::now().after(LINGER_MS));
+                ground.set_deadline(*key, clock::now().after(LINGER_MS));
             }
             false
         };
-        let sent = &shard.counters.sent_bytes;
+        let sent = &ground.counters.sent_bytes;
         outbound::write_all(write, bytes, sent, || {}, gives_up).await
     }
 
@@ -235,11 +246,11 @@ impl Stream {
         if !self.write(bytes).await || self.write.shutdown().await.is_err() {
             return;
         }
-        self.open.shard.enter(self.open.key, Phase::Idle);
+        self.open.ground.enter(self.open.key, Phase::Idle);
         self.deadline_in(LINGER_MS);
         poll_fn(|cx| {
             let is_gone = self.poll_client(cx).is_ready();
-            let is_late = self.open.shard.poll_deadline(self.open.key, cx);
+            let is_late = self.open.ground.poll_deadline(self.open.key, cx);
             match is_gone || is_late {
                 true => Poll::Ready(()),
                 false => Poll::Pending,

@@ -5,7 +5,6 @@
 use std::rc::Rc;
 
 use super::connections::{Delivery, Form, Streamed};
-use super::head::Head;
 use super::response::{self, Manner};
 use super::shard::Shard;
 use crate::routing::calls::ReplyTo;
@@ -52,8 +51,8 @@ impl Shard {
     }
 
     /// Header lines of this request go upstream with what the session sends.
-    pub fn pass_fields(&self, session: SessionKey, head: &Head) {
-        if let Some(fields) = &head.passed {
+    pub fn pass_fields(&self, session: SessionKey, passed: Option<&[u8]>) {
+        if let Some(fields) = passed {
             self.state.borrow_mut().pass_fields(session, fields);
         }
     }
@@ -99,7 +98,7 @@ impl Shard {
 
     /// Whether the answers of this shard have room for more.
     pub fn has_room(&self) -> bool {
-        self.buffered_bytes() < self.config.buffered_bytes_max
+        self.ground.buffered_bytes() < self.ground.config.buffered_bytes_max
     }
 
     /// Whether nobody waits for more of an exchange.
@@ -152,7 +151,7 @@ impl Shard {
 
     fn hear(&self, key: ExchangeKey, text: &[u8], acts: &mut Vec<Act>) -> bool {
         let now = clock::precise();
-        let room = self.answers_room();
+        let room = self.ground.answers_room();
         let mut state = self.state.borrow_mut();
         match state.heard(key, text, now.millis(), acts) {
             Heard::Answer {
@@ -179,12 +178,12 @@ impl Shard {
                     with: token,
                 };
                 let bytes = text.len() + token.len() + sse::FRAME_BYTES;
-                let streamed =
-                    self.connections
-                        .borrow_mut()
-                        .deliver_progress(reply_to, room, bytes, |out| {
-                            splice(out, text, &mut [edit])
-                        });
+                let streamed = self.ground.connections.borrow_mut().deliver_progress(
+                    reply_to,
+                    room,
+                    bytes,
+                    |out| splice(out, text, &mut [edit]),
+                );
                 self.count_streamed(streamed);
             }
             Heard::Message {
@@ -219,8 +218,8 @@ impl Shard {
         asked: Option<u64>,
     ) {
         if let Some(to) = reply_to {
-            let room = self.answers_room();
-            let mut connections = self.connections.borrow_mut();
+            let room = self.ground.answers_room();
+            let mut connections = self.ground.connections.borrow_mut();
             let is_taken = match asked {
                 Some(_) => connections.deliver_request(to, message),
                 None => {
@@ -239,7 +238,7 @@ impl Shard {
             };
             drop(connections);
             if is_taken {
-                self.enforce_budget();
+                self.ground.enforce_budget();
                 return;
             }
         }
@@ -296,8 +295,8 @@ impl Shard {
 
     /// The whole response to an `initialize`. False if its client is gone.
     fn answer_opening(&self, to: ReplyTo, status: u16, fields: &[u8], message: &[u8]) -> bool {
-        let date = self.date();
-        let is_taken = self.connections.borrow_mut().deliver(
+        let date = self.ground.date();
+        let is_taken = self.ground.connections.borrow_mut().deliver(
             to,
             |form| {
                 let bytes = match form {
@@ -314,7 +313,7 @@ impl Shard {
             |_| {},
         );
         if is_taken {
-            self.enforce_budget();
+            self.ground.enforce_budget();
         }
         is_taken
     }

@@ -19,7 +19,7 @@ use crate::wire::splice::{Edit, splice};
 
 /// What to do with a client's message.
 #[derive(Debug)]
-pub enum Step {
+pub enum Step<Id = UpstreamId> {
     /// Nothing to say: 202.
     Accepted,
     /// The answer is this JSON-RPC message, HTTP 200.
@@ -31,10 +31,26 @@ pub enum Step {
     Refused(Vec<u8>),
     /// This call is in flight; its answer comes later.
     InFlight {
-        id: UpstreamId,
+        id: Id,
         /// Messages may come before the answer.
         may_stream: bool,
     },
+}
+
+impl<Id> Step<Id> {
+    /// The same with another name for the call in flight.
+    pub fn map<Other>(self, name: impl FnOnce(Id) -> Other) -> Step<Other> {
+        match self {
+            Step::Accepted => Step::Accepted,
+            Step::Answer(message) => Step::Answer(message),
+            Step::Failed(reason, message) => Step::Failed(reason, message),
+            Step::Refused(body) => Step::Refused(body),
+            Step::InFlight { id, may_stream } => Step::InFlight {
+                id: name(id),
+                may_stream,
+            },
+        }
+    }
 }
 
 /// A client's request on its way.
@@ -44,6 +60,8 @@ pub(in crate::routing) struct Incoming<'a> {
     pub(super) id: &'a Field,
     reply_to: ReplyTo,
     pub(super) now: Micros,
+    /// Replaces one more value of what goes upstream.
+    pub(super) change: Option<Edit<'a>>,
 }
 
 impl Incoming<'_> {
@@ -64,6 +82,25 @@ impl ShardState {
         now: Micros,
         acts: &mut Vec<Act>,
     ) -> Step {
+        self.message_with(session, text, envelope, reply_to, now, None, acts)
+    }
+
+    /// The same; `change` replaces one value of a request that is forwarded, behind the
+    /// text that its meaning was read from.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a message with all that belongs to it"
+    )]
+    pub fn message_with(
+        &mut self,
+        session: SessionKey,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+        reply_to: ReplyTo,
+        now: Micros,
+        change: Option<Edit<'_>>,
+        acts: &mut Vec<Act>,
+    ) -> Step {
         self.touch(session, now.millis());
         match envelope.kind {
             Kind::Request => match &envelope.id {
@@ -75,6 +112,7 @@ impl ShardState {
                         id,
                         reply_to,
                         now,
+                        change,
                     },
                 ),
                 None => Step::Accepted, // the scan gives every request an id
@@ -233,17 +271,19 @@ impl ShardState {
         };
         let mut buffer = itoa::Buffer::new();
         let digits = id.digits(&mut buffer);
-        let added = change.map_or(0, |edit| edit.with.len());
+        let added = change.map_or(0, |edit| edit.with.len())
+            + incoming.change.map_or(0, |edit| edit.with.len());
         let size_hint = incoming.text.len() + 48 + added;
         let placed = self.outgoing.push(key, id, size_hint, |out| {
             let of_id = |field: &Field| Edit {
                 span: field.span,
                 with: digits,
             };
-            let mut edits = SmallVec::<[Edit<'_>; 3]>::new();
+            let mut edits = SmallVec::<[Edit<'_>; 4]>::new();
             edits.push(of_id(incoming.id));
             edits.extend(envelope.meta_progress_token.as_ref().map(of_id));
             edits.extend(change);
+            edits.extend(incoming.change);
             splice(out, incoming.text, &mut edits);
             out.push(b'\n');
         });

@@ -15,6 +15,7 @@ pub mod ending;
 pub mod event_queue;
 pub mod hub;
 pub mod interest;
+pub mod joined;
 pub mod ledger;
 pub mod letters;
 pub mod log_level;

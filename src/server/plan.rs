@@ -14,7 +14,7 @@ use super::events::Event;
 use super::hub_thread::{self, HubOrder};
 use super::shard_thread;
 use crate::cli::{Config, ServerPlace};
-use crate::http::shard::{FaceConfig, Handover};
+use crate::http::ground::{FaceConfig, Handover, Pass};
 use crate::http::token_file::{TokenCell, TokenReader};
 use crate::limits::{HANDOVERS_MAX, MAILBOX_BATCHES};
 use crate::routing::letters::{Lines, ToShard};
@@ -61,6 +61,8 @@ pub(super) struct ShardPlan {
     pub(super) bell: Arc<Bell>,
     pub(super) listener: TcpListener,
     pub(super) face: Arc<FaceConfig>,
+    pub(super) path: String,
+    pub(super) pass: Pass,
     pub(super) limits: ShardLimits,
     pub(super) peers: Vec<Post<Handover>>,
     pub(super) handovers: Letters<Handover>,
@@ -161,6 +163,8 @@ impl Plan {
                 bell: bell.clone(),
                 listener,
                 face: face.clone(),
+                path: config.path.clone(),
+                pass: config.pass.clone(),
                 limits: config.limits,
                 peers: peers.clone(),
                 handovers,

@@ -11,8 +11,10 @@ use super::events::spawn_vital;
 use super::hub_thread::{self, HubMail};
 use super::plan::{HubPlan, ShardPlan};
 use super::private;
+use crate::http::ground::{Ground, Handover};
 use crate::http::listener;
-use crate::http::shard::{Handover, Shard};
+use crate::http::route::{Route, Service};
+use crate::http::shard::Shard;
 use crate::limits::{FAREWELL_MS, HANDOVERS_PER_TURN, LETTERS_PER_TURN, TICK_MS};
 use crate::routing::letters::{Kind, Lines, Messages, Note, ToShard};
 use crate::routing::log_level::Level;
@@ -52,17 +54,17 @@ pub(super) async fn run(
         };
         state = state.with_private(offer, now);
     }
-    let shard = Shard::new(
+    let ground = Ground::new(
         plan.index,
         plan.shards,
         driver,
         plan.face,
-        state,
-        lines_ready.clone(),
         plan.peers,
-        plan.counters,
-        plan.tokens,
+        plan.counters.clone(),
     );
+    let shard = Shard::new(ground.clone(), state, lines_ready.clone(), plan.counters);
+    let route = Route::new(plan.path, plan.tokens, Service::Plain(shard.clone()));
+    ground.set_routes(vec![route], plan.pass);
     let waiter = BellWaiter::new(plan.bell, driver)?;
     let listener = listener::adopt(plan.listener, driver)?;
     let face = Rc::new(Face {
@@ -134,7 +136,7 @@ impl LocalShard for Face {
             } => self.message(kind, id, id_span, &line),
             ToShard::Written(bytes) => shard.written(bytes),
             ToShard::Down => shard.upstream_down(),
-            ToShard::Drain => shard.drain(),
+            ToShard::Drain => shard.ground.drain(),
         }
     }
 
@@ -194,7 +196,7 @@ impl ShardMail {
         }
         for handover in self.handovers.try_iter().take(HANDOVERS_PER_TURN) {
             taken = true;
-            listener::take_over(&self.face.shard, handover);
+            listener::take_over(&self.face.shard.ground, handover);
         }
         taken
     }
@@ -252,19 +254,18 @@ async fn tick(shard: Rc<Shard>, mail: Rc<ShardMail>, events: Sender<Event>) {
     let mut drained = None;
     loop {
         monoio::time::sleep(Duration::from_millis(TICK_MS)).await;
-        shard.tick();
-        let counters = &shard.counters;
+        let ground = &shard.ground;
+        ground.tick();
+        let counters = &ground.counters;
         counters.mailbox_to_shard.set(mail.letters.len() as u64);
         counters.mailbox_handovers.set(mail.handovers.len() as u64);
-        if !has_reported && shard.is_drained() {
+        if !has_reported && ground.is_drained() {
             // Servers are told that their sessions are over, if they listen.
             let since = *drained.get_or_insert_with(|| {
-                if shard.is_private() {
-                    shard.end_all_sessions();
-                }
+                ground.end_own_sessions();
                 clock::now()
             });
-            if shard.is_upstream_quiet() || clock::now().since(since) > FAREWELL_MS {
+            if ground.is_upstream_quiet() || clock::now().since(since) > FAREWELL_MS {
                 has_reported = true;
                 let _ = events.send(Event::Drained);
             }
@@ -274,5 +275,5 @@ async fn tick(shard: Rc<Shard>, mail: Rc<ShardMail>, events: Sender<Event>) {
 
 async fn accept_when_open(face: Rc<Face>, listener: monoio::net::TcpListener) {
     face.opening.wait().await;
-    listener::accept(face.shard.clone(), listener).await;
+    listener::accept(face.shard.ground.clone(), listener).await;
 }

@@ -103,9 +103,10 @@ impl ShardState {
             span: field.span,
             with: digits,
         };
-        let mut edits = SmallVec::<[Edit<'_>; 2]>::new();
+        let mut edits = SmallVec::<[Edit<'_>; 3]>::new();
         edits.push(of_id(incoming.id));
         edits.extend(incoming.envelope.meta_progress_token.as_ref().map(of_id));
+        edits.extend(incoming.change);
         let mut body = Vec::with_capacity(incoming.text.len() + 48);
         splice(&mut body, incoming.text, &mut edits);
         let may_repeat = method::may_repeat(&incoming.envelope.method);
