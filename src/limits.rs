@@ -206,3 +206,25 @@ pub const CHILD_EXIT_MS: u64 = 2_000;
 /// Entries of a submission queue: a full one is flushed in the middle of a
 /// turn; 256 already served 10,000 idle streams.
 pub const RING_ENTRIES: u32 = 1_024;
+
+/// Bytes of a configuration file at most: thousands of routes would fit.
+pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of a file that holds one secret at most: a header of more would be refused by servers.
+pub const SECRET_BYTES_MAX: u64 = 64 << 10;
+
+/// Routes of a configuration file at most.
+pub const ROUTES_MAX: usize = 64;
+
+/// Upstreams of one route at most: each list asks all of them.
+pub const UPSTREAMS_MAX: usize = 64;
+
+/// Redactions of one route at most: each looks at each text.
+pub const REDACTIONS_MAX: usize = 64;
+
+/// Characters of an upstream's name at most: it is the beginning of many names.
+pub const UPSTREAM_NAME_CHARACTERS: usize = 32;
+
+/// Characters of a public name from which on it is warned of: the interfaces of models that bound
+/// the names of tools do so here.
+pub const PUBLIC_NAME_CHARACTERS: usize = 64;
