@@ -99,8 +99,12 @@ fn serve_file(path: &Path, flags: &LogFlags) -> ExitCode {
     for warning in &loaded.warnings.0 {
         tracing::warn!(file = %path.display(), "{warning}");
     }
+    let outcome = server::run_file(path.to_owned(), loaded.file);
     drop(log);
-    fail(1, "routes are not served yet")
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &error.to_string()),
+    }
 }
 
 /// Says on stdout what is wrong with a configuration file.

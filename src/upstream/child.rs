@@ -1,7 +1,7 @@
 //! The server's process as Ringway sees it: started through a guard process
 //! (see [`super::guard`]) with pipes of its own, with nothing of Ringway's
-//! inherited but those. Must be started from a thread that is not pinned and
-//! lives as long as the child.
+//! inherited but those. Must be started from a thread that is not pinned: what
+//! it runs on is inherited.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
