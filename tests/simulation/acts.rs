@@ -3,7 +3,7 @@
 
 use ringway::http::connections::{Form, Phase};
 use ringway::http::response::{Manner, OriginAnswer};
-use ringway::http::shard::ResponseMode;
+use ringway::http::ground::ResponseMode;
 use ringway::limits::{SLOTS_BEFORE_REUSE, TASK_CURSORS_MAX};
 use ringway::routing::calls::ReplyTo;
 use ringway::routing::client::Step;
