@@ -139,6 +139,16 @@ pub const TASK_LIST_BYTES_MAX: usize = 8 << 20;
 /// Cursors of `tasks/list` that a session may use: the last ones it was given.
 pub const TASK_CURSORS_MAX: usize = 16;
 
+/// Pages of one merged list at most: a server that always has another page must not
+/// keep a client asking.
+pub const LIST_PAGES_MAX: u32 = 1_000;
+
+/// Longest `nextCursor` of one server's list that goes into a merged one, bytes.
+pub const LIST_CURSOR_BYTES_MAX: usize = 16 << 10;
+
+/// Longest cursor of a merged list as clients get it, bytes.
+pub const CURSOR_BYTES_MAX: usize = 64 << 10;
+
 /// Calls that asked for a task, were sent, and ended without their answer: what
 /// their late answer tells of has no owner and is cancelled.
 pub const ORPHANS_MAX: usize = 4_096;
@@ -206,3 +216,14 @@ pub const CHILD_EXIT_MS: u64 = 2_000;
 /// Entries of a submission queue: a full one is flushed in the middle of a
 /// turn; 256 already served 10,000 idle streams.
 pub const RING_ENTRIES: u32 = 1_024;
+
+/// Tasks of a session of a joined route for which it is known which upstream has them.
+pub const JOINED_TASKS_MAX: usize = 1_024;
+
+/// Pause before an upstream that has no session for a client is asked for one again,
+/// milliseconds: at first, and at most.
+pub const LEG_RETRY_MS: u64 = 1_000;
+pub const LEG_RETRY_MAX_MS: u64 = 30_000;
+
+/// Sessions for which an upstream that works again is asked in one turn of the clock.
+pub const LEGS_PER_TICK: usize = 64;

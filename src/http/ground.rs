@@ -11,11 +11,12 @@ use monoio::io::{CancelHandle, Canceller};
 
 use super::connections::{ConnectionKey, Connections, Delivery, Form, Phase, Wake};
 use super::policy::Policy;
-use super::response::{self, DateLine};
+use super::response::{self, DateLine, Manner};
 use super::route::{Route, Service};
 use super::shard::Shard;
 use crate::routing::calls::ReplyTo;
 use crate::routing::drops::DropReason;
+use crate::routing::event_queue::EventQueue;
 use crate::routing::time::Millis;
 use crate::runtime::bell::{Post, PostError};
 use crate::runtime::clock;
@@ -168,10 +169,13 @@ impl Ground {
 
     fn waiting_bytes(&self) -> usize {
         let seats = self.seats.borrow();
-        seats
-            .iter()
-            .map(|seat| seat.state.borrow().waiting_bytes())
-            .sum()
+        let at_seats = seats.iter().map(|seat| seat.state.borrow().waiting_bytes());
+        let routes = self.routes.borrow();
+        let gathered = routes.iter().map(|route| match &route.service {
+            Service::Plain(_) => 0,
+            Service::Joined(joined) => joined.waiting_bytes(),
+        });
+        at_seats.sum::<usize>() + gathered.sum::<usize>()
     }
 
     /// Calls in flight at all upstreams.
@@ -352,6 +356,58 @@ impl Ground {
         }
     }
 
+    /// The whole response to an `initialize`. False if its client is gone.
+    pub(super) fn answer_opening(
+        &self,
+        to: ReplyTo,
+        status: u16,
+        fields: &[u8],
+        message: &[u8],
+    ) -> bool {
+        let date = self.date();
+        let is_taken = self.connections.borrow_mut().deliver(
+            to,
+            |form| {
+                let bytes = match form {
+                    Form::Opening { manner, sse: true } if status == 200 => {
+                        whole_stream(manner, &date, fields, message)
+                    }
+                    Form::Opening { manner, .. } => {
+                        response::complete(manner, &date, status, fields, message)
+                    }
+                    _ => Vec::new(),
+                };
+                Delivery::Response { status, bytes }
+            },
+            |_| {},
+        );
+        if is_taken {
+            self.enforce_budget();
+        }
+        is_taken
+    }
+
+    /// Tells a request that its client has cancelled it; `error` is for clients that take
+    /// only JSON.
+    pub(super) fn cancel(&self, to: ReplyTo, error: Vec<u8>) {
+        let delivered = self.connections.borrow_mut().deliver(
+            to,
+            |_| Delivery::Cancelled {
+                part: to.part,
+                error,
+            },
+            EventQueue::end,
+        );
+        if delivered {
+            self.enforce_budget();
+        }
+    }
+
+    /// Wakes the task of a connection, which looks for itself what there is to do.
+    pub(super) fn wake(&self, key: ConnectionKey) {
+        self.connections.borrow_mut().wake(key);
+    }
+
     /// Time passes.
     pub fn tick(&self) {
         let now = clock::now();
@@ -363,10 +419,15 @@ impl Ground {
         routes.iter().for_each(|route| route.refresh_tokens());
         self.connections.borrow_mut().tick(now);
         self.each_seat(|seat| seat.tick(now));
+        let mut sessions = None;
         for route in routes.iter() {
             if let Service::Joined(joined) = &route.service {
                 joined.tick(now);
+                sessions = Some(sessions.unwrap_or(0) + joined.sessions());
             }
+        }
+        if let Some(sessions) = sessions {
+            self.counters.sessions.set(sessions as u64);
         }
     }
 
@@ -383,4 +444,22 @@ impl Ground {
             Err(PostError::Full(handover) | PostError::Gone(handover)) => Err(handover),
         }
     }
+}
+
+/// An SSE answer that is one message.
+fn whole_stream(
+    manner: &Manner,
+    date: &response::DateLine,
+    fields: &[u8],
+    message: &[u8],
+) -> Vec<u8> {
+    let mut manner = manner.clone();
+    if !manner.http11 {
+        manner.close();
+    }
+    let mut out = Vec::new();
+    response::sse_head(&mut out, &manner, date, fields);
+    response::sse_message(&mut out, &manner, message);
+    response::end(&mut out, manner.http11);
+    out
 }
