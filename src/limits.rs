@@ -227,3 +227,8 @@ pub const LEG_RETRY_MAX_MS: u64 = 30_000;
 
 /// Sessions for which an upstream that works again is asked in one turn of the clock.
 pub const LEGS_PER_TICK: usize = 64;
+
+/// Progress of one call that waits for the hooks of its route: messages, and bytes. Over it
+/// the oldest goes.
+pub const HOOKED_PROGRESS_MAX: usize = 256;
+pub const HOOKED_PROGRESS_BYTES_MAX: usize = 1 << 20;

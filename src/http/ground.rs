@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use monoio::io::{CancelHandle, Canceller};
 
-use super::connections::{ConnectionKey, Connections, Delivery, Form, Phase, Wake};
+use super::connections::{ConnectionKey, Connections, Delivery, Form, Phase, Streamed, Wake};
+use super::joined::HookAnswer;
 use super::policy::Policy;
 use super::response::{self, DateLine, Manner};
 use super::route::{Route, Service};
@@ -104,6 +105,8 @@ pub struct Ground {
     routes: RefCell<Rc<[Rc<Route>]>>,
     /// Which header lines of clients some upstream gets.
     pass: RefCell<Pass>,
+    /// Where the threads of hooks send their verdicts for this thread.
+    hook_post: RefCell<Option<Post<HookAnswer>>>,
 }
 
 impl Ground {
@@ -128,6 +131,7 @@ impl Ground {
             seats: RefCell::default(),
             routes: RefCell::new(Rc::new([])),
             pass: RefCell::default(),
+            hook_post: RefCell::default(),
         })
     }
 
@@ -144,7 +148,7 @@ impl Ground {
 
     pub(super) fn each_seat(&self, mut f: impl FnMut(&Rc<Shard>)) {
         let seats = self.seats.borrow().clone();
-        seats.iter().for_each(|seat| f(seat));
+        seats.iter().for_each(&mut f);
     }
 
     /// These routes are served from now on.
@@ -157,6 +161,28 @@ impl Ground {
     pub fn route(&self, path: &str) -> Option<Rc<Route>> {
         let routes = self.routes.borrow();
         routes.iter().find(|route| route.path == path).cloned()
+    }
+
+    /// The threads of hooks send their verdicts there, for [`Ground::hook_answered`].
+    pub fn set_hook_post(&self, post: Post<HookAnswer>) {
+        self.hook_post.replace(Some(post));
+    }
+
+    pub(super) fn hook_post(&self) -> Option<Post<HookAnswer>> {
+        self.hook_post.borrow().clone()
+    }
+
+    /// The hooks of a route have spoken.
+    pub fn hook_answered(&self, answer: HookAnswer) {
+        let routes = self.routes.borrow().clone();
+        for route in routes.iter() {
+            if let Service::Joined(joined) = &route.service
+                && *joined.name() == *answer.route()
+            {
+                joined.hook_answered(answer);
+                return;
+            }
+        }
     }
 
     pub fn first_route(&self) -> Option<Rc<Route>> {
@@ -178,13 +204,18 @@ impl Ground {
         at_seats.sum::<usize>() + gathered.sum::<usize>()
     }
 
-    /// Calls in flight at all upstreams.
+    /// Calls in flight at all upstreams, or held for hooks.
     pub fn calls_in_flight(&self) -> usize {
         let seats = self.seats.borrow();
-        seats
+        let at_seats = seats
             .iter()
-            .map(|seat| seat.state.borrow().calls_in_flight())
-            .sum()
+            .map(|seat| seat.state.borrow().calls_in_flight());
+        let routes = self.routes.borrow();
+        let held = routes.iter().map(|route| match &route.service {
+            Service::Plain(_) => 0,
+            Service::Joined(joined) => joined.held(),
+        });
+        at_seats.sum::<usize>() + held.sum::<usize>()
     }
 
     /// The `date` field, formatted once a second.
@@ -387,6 +418,11 @@ impl Ground {
         is_taken
     }
 
+    /// Counts what became of a progress message.
+    pub(super) fn count_streamed(&self, streamed: Streamed) {
+        count_streamed(&self.counters, streamed);
+    }
+
     /// Tells a request that its client has cancelled it; `error` is for clients that take
     /// only JSON.
     pub(super) fn cancel(&self, to: ReplyTo, error: Vec<u8>) {
@@ -462,4 +498,23 @@ fn whole_stream(
     response::sse_message(&mut out, &manner, message);
     response::end(&mut out, manner.http11);
     out
+}
+
+/// Counts what became of a progress message.
+pub(super) fn count_streamed(counters: &Counters, streamed: Streamed) {
+    match streamed {
+        Streamed::Taken { own, elsewhere } => {
+            counters.events_progress.add(1);
+            counters.dropped_many(DropReason::SlowReader, own + elsewhere);
+        }
+        Streamed::NoRoom => {
+            counters.dropped(DropReason::SlowReader);
+        }
+        Streamed::NoStream => {
+            counters.dropped(DropReason::Progress);
+        }
+        Streamed::Gone => {
+            counters.dropped(DropReason::ClientGone);
+        }
+    }
 }

@@ -5,6 +5,7 @@
 mod client;
 mod delivery;
 mod gather;
+mod hooks;
 mod opening;
 
 use std::cell::{Cell, RefCell};
@@ -16,6 +17,7 @@ use slab::Slab;
 use super::connections::ConnectionKey;
 use super::ground::Ground;
 use super::shard::Shard;
+use super::token_file::TokenReader;
 use crate::limits::REPLACEMENTS_LOGGED;
 use crate::routing::joined::gathering::Gatherings;
 use crate::routing::joined::naming::Naming;
@@ -28,6 +30,8 @@ use crate::runtime::clock;
 use crate::wire::notice::Kinds;
 use crate::wire::version::Version;
 pub(super) use delivery::edits;
+use hooks::Lines;
+pub use hooks::{HookAnswer, Hooks};
 pub use opening::PendingJoin;
 use opening::{Absences, Join};
 
@@ -42,6 +46,7 @@ pub struct RouteSettings {
     pub limits: SessionLimits,
     /// Signs cursors; random, the same on every thread.
     pub cursor_key: [u8; 32],
+    pub hooks: Option<Hooks>,
 }
 
 /// What a route knows of one of its upstreams.
@@ -61,6 +66,8 @@ pub struct Seat {
 
 /// What the route is at the moment. Replaced whole.
 pub(super) struct Local {
+    /// Its name.
+    route: Arc<str>,
     settings: Arc<RouteSettings>,
     /// In the order of the settings.
     seats: Vec<Seat>,
@@ -91,6 +98,11 @@ pub struct Joined {
     /// Legs that are to be opened.
     absences: RefCell<Absences>,
     next_generation: Cell<u32>,
+    /// Calls that hooks look at.
+    lines: RefCell<Lines>,
+    /// Who may use the route.
+    pub(super) tokens: RefCell<Option<Rc<TokenReader>>>,
+    hasher: ahash::RandomState,
 }
 
 /// An upstream's seat knows the route that it belongs to.
@@ -110,8 +122,13 @@ impl Joined {
         let hasher = ahash::RandomState::new();
         Rc::new(Joined {
             ground,
-            sessions: RefCell::new(JoinedSessions::new(settings.limits, hasher, clock::now())),
+            sessions: RefCell::new(JoinedSessions::new(
+                settings.limits,
+                hasher.clone(),
+                clock::now(),
+            )),
             local: RefCell::new(Rc::new(Local {
+                route: settings.name.as_str().into(),
                 settings,
                 seats: Vec::new(),
             })),
@@ -119,6 +136,9 @@ impl Joined {
             joins: RefCell::default(),
             absences: RefCell::default(),
             next_generation: Cell::new(0),
+            lines: RefCell::default(),
+            tokens: RefCell::default(),
+            hasher,
         })
     }
 
@@ -144,7 +164,11 @@ impl Joined {
         }
         let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
         let limits = settings.limits;
-        let before = self.local.replace(Rc::new(Local { settings, seats }));
+        let before = self.local.replace(Rc::new(Local {
+            route: settings.name.as_str().into(),
+            settings,
+            seats,
+        }));
         let local = self.local();
         let gone = {
             let mut sessions = self.sessions.borrow_mut();
@@ -182,6 +206,11 @@ impl Joined {
         keys.into_iter().for_each(|key| self.end_session(key));
     }
 
+    /// The route's name.
+    pub fn name(&self) -> Arc<str> {
+        self.local.borrow().route.clone()
+    }
+
     /// Sessions on this thread.
     pub fn sessions(&self) -> usize {
         self.sessions.borrow().len()
@@ -189,7 +218,7 @@ impl Joined {
 
     /// Bytes that answers take while others are waited for.
     pub fn waiting_bytes(&self) -> usize {
-        self.gatherings.borrow().bytes()
+        self.gatherings.borrow().bytes() + self.lines.borrow().bytes()
     }
 
     pub fn find(&self, id: SessionId, owner: TokenId) -> Option<SessionKey> {
@@ -251,6 +280,11 @@ impl Joined {
         let local = self.local();
         for call in calls {
             match call {
+                InFlight::Held(to) => match self.what_was_held(*to) {
+                    Some(call) => self.client_gone(&[call]),
+                    None if self.ground.config.cancel_on_disconnect => self.call_over(*to),
+                    None => {}
+                },
                 InFlight::Call { seat, id } => {
                     if let Some(seat) = local.seat(*seat) {
                         seat.shard.client_gone(std::iter::once(*id));
@@ -278,6 +312,7 @@ impl Joined {
         for part in self.gatherings.borrow().of_session(key) {
             self.end_gathering(part, crate::wire::reply::Reason::SessionEnded);
         }
+        self.end_held(key);
         let legs = self.open_legs(&local, key);
         let Some(session) = self.sessions.borrow_mut().close(key) else {
             return;

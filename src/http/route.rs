@@ -21,7 +21,7 @@ use crate::wire::version::Version;
 pub struct Route {
     pub path: String,
     /// There where tokens are configured.
-    tokens: Option<TokenReader>,
+    tokens: Option<Rc<TokenReader>>,
     pub service: Service,
 }
 
@@ -36,6 +36,10 @@ pub enum Service {
 
 impl Route {
     pub fn new(path: String, tokens: Option<TokenReader>, service: Service) -> Rc<Route> {
+        let tokens = tokens.map(Rc::new);
+        if let Service::Joined(joined) = &service {
+            joined.tokens.replace(tokens.clone());
+        }
         Rc::new(Route {
             path,
             tokens,
@@ -55,7 +59,7 @@ impl Route {
     /// Takes over tokens that have changed: sessions of those that are gone end.
     /// Also before a check, since a busy shard's timers may be late.
     pub fn refresh_tokens(&self) {
-        let gone = self.tokens.as_ref().map(TokenReader::refresh);
+        let gone = self.tokens.as_ref().map(|tokens| tokens.refresh());
         if let Some(gone) = gone.filter(|gone| !gone.is_empty()) {
             match &self.service {
                 Service::Plain(shard) => shard.end_sessions_of(&gone),

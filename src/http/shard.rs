@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::connections::{ConnectionKey, Delivery, Form, Streamed};
-use super::ground::Ground;
+use super::ground::{self, Ground};
 use super::joined::{self, Joined, Link};
 use super::response;
 use crate::limits::REPLACEMENTS_LOGGED;
@@ -284,7 +284,7 @@ impl Shard {
                 return;
             }
             let replacements = joined.renames(seat, call, line);
-            if !replacements.is_empty() {
+            let write = || {
                 let mut message = Vec::with_capacity(line.len() + 64);
                 let mut edits = joined::edits(&replacements);
                 edits.push(Edit {
@@ -292,7 +292,13 @@ impl Shard {
                     with: call.client_id.raw(),
                 });
                 splice(&mut message, line, &mut edits);
-                self.ground.respond(call.reply_to, 200, &message);
+                message
+            };
+            if joined.answer_past_hooks(call.reply_to, write) {
+                return;
+            }
+            if !replacements.is_empty() {
+                self.ground.respond(call.reply_to, 200, &write());
                 return;
             }
         }
@@ -345,7 +351,12 @@ impl Shard {
             .calls
             .count(ended.call.method, Outcome::Cancelled);
         match (Part::of(ended.reply_to()), self.joined()) {
-            (None, _) => self.ground.cancel(ended.reply_to(), ended.body()),
+            (None, joined) => {
+                if let Some((joined, _)) = joined {
+                    joined.call_over(ended.reply_to());
+                }
+                self.ground.cancel(ended.reply_to(), ended.body());
+            }
             (Some((Inner::Gathering, part)), Some((joined, _))) => joined.cancelled(part),
             (Some(_), _) => {}
         }
@@ -360,7 +371,12 @@ impl Shard {
     /// Gives a request this message as its answer.
     fn respond(&self, to: ReplyTo, status: u16, message: &[u8]) {
         match (Part::of(to), self.joined()) {
-            (None, _) => self.ground.respond(to, status, message),
+            (None, joined) => {
+                if let Some((joined, _)) = joined {
+                    joined.call_over(to);
+                }
+                self.ground.respond(to, status, message);
+            }
             (Some((inner, part)), Some((joined, _))) => {
                 joined.inner(inner, part, Some(message.to_vec()));
             }
@@ -393,6 +409,15 @@ impl Shard {
                 self.counters.dropped(DropReason::Progress);
             }
             Progressed::Call { reply_to, token } => {
+                if let Some((joined, _)) = self.joined()
+                    && joined.is_looked_at(reply_to)
+                {
+                    let mut message = Vec::new();
+                    splice(&mut message, line, &mut [edit(token)]);
+                    drop(state);
+                    joined.progress_past_hooks(reply_to, || message);
+                    return;
+                }
                 let bytes = line.len() + token.len() + sse::FRAME_BYTES;
                 let mut connections = self.ground.connections.borrow_mut();
                 let streamed = connections.deliver_progress(reply_to, room, bytes, |out| {
@@ -410,22 +435,7 @@ impl Shard {
     }
 
     pub(super) fn count_streamed(&self, streamed: Streamed) {
-        match streamed {
-            Streamed::Taken { own, elsewhere } => {
-                self.counters.events_progress.add(1);
-                self.counters
-                    .dropped_many(DropReason::SlowReader, own + elsewhere);
-            }
-            Streamed::NoRoom => {
-                self.counters.dropped(DropReason::SlowReader);
-            }
-            Streamed::NoStream => {
-                self.counters.dropped(DropReason::Progress);
-            }
-            Streamed::Gone => {
-                self.counters.dropped(DropReason::ClientGone);
-            }
-        }
+        ground::count_streamed(&self.counters, streamed);
     }
 
     /// The server told the status of a task.
@@ -443,6 +453,17 @@ impl Shard {
     /// News of a task: on the answer of a `tasks/result` that waits for it, else on
     /// the GET stream of its session.
     fn task_news(&self, task: TaskKey, news: TaskNews, message: &[u8]) {
+        let looked_at;
+        let mut message = message;
+        if news == TaskNews::Progress
+            && let Some((joined, _)) = self.joined()
+        {
+            match joined.task_progress_past_hooks(message.to_vec()) {
+                Some(passed) => looked_at = passed,
+                None => return,
+            }
+            message = &looked_at;
+        }
         let results = self.state.borrow().task_results(task);
         for reply_to in results {
             let room = self.ground.answers_room();

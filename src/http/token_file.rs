@@ -314,6 +314,11 @@ impl TokenReader {
         self.tokens.borrow().removed_since(&before)
     }
 
+    /// The name of a token in force.
+    pub fn name(&self, id: TokenId) -> Option<Arc<str>> {
+        self.tokens.borrow().name(id).map(Arc::from)
+    }
+
     /// Whose token an `Authorization` field carries, by the shard's own set.
     ///
     /// # Errors

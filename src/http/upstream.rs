@@ -15,6 +15,7 @@ use crate::routing::private::{End, ExchangeKey, Heard, Opened, Order};
 use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::Act;
 use crate::runtime::clock;
+use crate::wire::method::PROGRESS;
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{self, Envelope, Field};
 use crate::wire::splice::{Edit, splice};
@@ -178,6 +179,15 @@ impl Shard {
                     span: token_span,
                     with: token,
                 };
+                if let Some((joined, _)) = self.joined()
+                    && joined.is_looked_at(reply_to)
+                {
+                    let mut message = Vec::new();
+                    splice(&mut message, text, &mut [edit]);
+                    drop(state);
+                    joined.progress_past_hooks(reply_to, || message);
+                    return true;
+                }
                 let bytes = text.len() + token.len() + sse::FRAME_BYTES;
                 let streamed = self.ground.connections.borrow_mut().deliver_progress(
                     reply_to,
@@ -221,7 +231,16 @@ impl Shard {
         let renamed;
         let mut message = message;
         if let Some((joined, seat)) = self.joined() {
-            renamed = joined.renamed(seat, message.to_vec());
+            let is_progress =
+                asked.is_none() && scan::scan(message).is_ok_and(|known| known.method == PROGRESS);
+            let mut own = message.to_vec();
+            if is_progress {
+                match joined.task_progress_past_hooks(own) {
+                    Some(passed) => own = passed,
+                    None => return,
+                }
+            }
+            renamed = joined.renamed(seat, own);
             message = &renamed;
         }
         if let Some(to) = reply_to {

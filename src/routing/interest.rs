@@ -38,7 +38,10 @@ enum Interest {
 
 /// How clients know the URIs of a server; by default as the server writes them.
 #[derive(Clone, Default)]
-pub struct ShownUris(pub Option<Rc<dyn Fn(&str) -> String>>);
+pub struct ShownUris(pub Option<Rc<ShowUri>>);
+
+/// From a URI as the server writes it to the form that clients know.
+pub type ShowUri = dyn Fn(&str) -> String;
 
 impl ShownUris {
     fn of<'a>(&self, uri: &'a str) -> std::borrow::Cow<'a, str> {

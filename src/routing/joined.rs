@@ -28,6 +28,8 @@ pub enum InFlight {
     Call { seat: SeatId, id: UpstreamId },
     /// Something that several upstreams are asked.
     Gathering(Part),
+    /// One that hooks look at, by where its answer goes.
+    Held(ReplyTo),
 }
 
 /// A part of what is asked of several upstreams: whose answer it is.

@@ -95,6 +95,12 @@ impl Joined {
         {
             session.was_initialized = true;
         }
+        if envelope.method == CANCELLED
+            && let Some(id) = &envelope.request_id
+            && self.cancel_held(key, id.span.of(text))
+        {
+            return;
+        }
         // What only one upstream can have meant, but does not say which, is for nobody.
         let is_for_all = local.seats.len() == 1
             || matches!(
@@ -147,6 +153,16 @@ impl Joined {
             }
             _ => {}
         }
+        self.past_hooks(local, incoming)
+    }
+
+    /// A request that hooks have let through.
+    pub(super) fn dispatch(
+        self: &Rc<Self>,
+        local: &Local,
+        incoming: &Incoming<'_>,
+    ) -> Step<InFlight> {
+        let envelope = incoming.envelope;
         if local.settings.naming.is_plain() {
             return match local.seats.first() {
                 Some(seat) => self.forward(local, incoming, seat, None),
