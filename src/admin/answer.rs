@@ -97,7 +97,11 @@ fn readiness(source: &dyn Source) -> Answer {
         Readiness::Ready => 200,
         Readiness::Starting | Readiness::UpstreamDown | Readiness::Draining => 503,
     };
-    Answer::text(status, readiness.word())
+    let mut answer = Answer::text(status, readiness.word());
+    for route in source.routes() {
+        route.write(&mut answer.body);
+    }
+    answer
 }
 
 fn numbers(source: &dyn Source) -> Answer {

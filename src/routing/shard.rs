@@ -23,7 +23,7 @@ use crate::wire::reply::{self, Reason};
 use crate::wire::version::Version;
 
 /// The bounds of one shard. Counts and bytes are the shard's own share.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardLimits {
     pub sessions_max: usize,
     pub calls_max: usize,
