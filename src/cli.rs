@@ -45,7 +45,7 @@ pub enum Command {
             long,
             env = "RINGWAY_CONFIG",
             value_name = "FILE",
-            conflicts_with_all = ["ServeFlags", "HttpFlags", "server"]
+            conflicts_with_all = NOT_BESIDE_CONFIG
         )]
         config: Option<PathBuf>,
         #[command(flatten)]
@@ -78,6 +78,55 @@ pub enum Command {
     #[command(name = crate::upstream::guard::SUBCOMMAND, hide = true)]
     UpstreamGuard(crate::upstream::guard::GuardArguments),
 }
+
+/// What a configuration file says in place of flags: all of `serve` but those of the log.
+const NOT_BESIDE_CONFIG: [&str; 45] = [
+    "listen",
+    "admin",
+    "path",
+    "allow_origin",
+    "allow_host",
+    "auth_token_file",
+    "on_disconnect",
+    "response_mode",
+    "get_streams",
+    "shards",
+    "hub",
+    "pin",
+    "driver",
+    "uring_flags",
+    "max_body",
+    "max_message",
+    "max_connections",
+    "max_sessions",
+    "max_calls",
+    "max_calls_per_session",
+    "max_subscriptions_per_session",
+    "max_tasks_per_session",
+    "max_uri",
+    "max_id",
+    "max_buffered",
+    "request_timeout",
+    "request_timeout_max",
+    "header_timeout",
+    "body_timeout",
+    "idle_timeout",
+    "write_timeout",
+    "keep_alive",
+    "start_timeout",
+    "drain_timeout",
+    "session_ttl",
+    "session_unused_ttl",
+    "upstream",
+    "share",
+    "upstream_ca",
+    "pass_header",
+    "add_header",
+    "upstream_connections",
+    "upstream_connect_timeout",
+    "upstream_idle_timeout",
+    "server",
+];
 
 /// Where the hub lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -744,6 +793,39 @@ mod tests {
                 Some(&*expected)
             );
             assert!(flag.get_help().is_some(), "{id} has no help");
+        }
+    }
+
+    #[test]
+    fn a_configuration_file_stands_alone_but_for_the_log() {
+        use clap::CommandFactory;
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let beside = ["config", "log_format", "log_level", "help"];
+        for argument in serve.get_arguments() {
+            let id = argument.get_id().as_str();
+            let is_listed = NOT_BESIDE_CONFIG.contains(&id);
+            assert_eq!(is_listed, !beside.contains(&id), "{id}");
+        }
+        let parse = |rest: &[&str]| {
+            let words = ["ringway", "serve", "--config", "f"];
+            Cli::try_parse_from(words.iter().chain(rest)).map_err(|error| error.kind())
+        };
+        assert!(parse(&[]).is_ok());
+        assert!(parse(&["--log-level", "warn", "--log-format", "json"]).is_ok());
+        for rest in [
+            &["--listen", "127.0.0.1:1"][..],
+            &["--upstream", "http://h/"],
+            &["--upstream-connections", "1"],
+            &["--path", "/mcp"],
+            &["--", "server"],
+        ] {
+            let refused = parse(rest).unwrap_err();
+            assert_eq!(
+                refused,
+                clap::error::ErrorKind::ArgumentConflict,
+                "{rest:?}"
+            );
         }
     }
 

@@ -26,7 +26,7 @@ pub use names::{AliasKind, NameProblem, check_names};
 pub use problem::{Problem, Problems, Severity};
 pub use process::Process;
 pub use schema::{TableKeys, tables};
-pub use sources::{Machine, Sources, ThisMachine};
+pub use sources::{FileKind, Machine, Sources, ThisMachine};
 
 /// What a configuration file says.
 #[derive(Clone, PartialEq, Debug)]
@@ -54,6 +54,8 @@ pub struct Route {
     pub deny: Selection,
     /// In the order of the file.
     pub redact: Vec<Redaction>,
+    /// Names of hooks that the program has besides, in the order in which they are asked.
+    pub hooks: Vec<String>,
     /// At least one, in the order of the file, with names that are unique here.
     pub upstreams: Vec<Upstream>,
 }

@@ -9,6 +9,7 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod hooks;
 pub mod http;
 pub mod limits;
 pub mod routing;

@@ -1,6 +1,8 @@
 //! The bounds that are not flags, in one place, each with its reason. Bounds
 //! that users may tune are flags with defaults in `cli`.
 
+use crate::hooks::PoolSettings;
+
 /// Shards at most: the shard takes eight bits of an upstream id, and 0 there
 /// means the hub's own requests.
 pub const SHARDS_MAX: usize = 255;
@@ -139,6 +141,16 @@ pub const TASK_LIST_BYTES_MAX: usize = 8 << 20;
 /// Cursors of `tasks/list` that a session may use: the last ones it was given.
 pub const TASK_CURSORS_MAX: usize = 16;
 
+/// Pages of one merged list at most: a server that always has another page must not
+/// keep a client asking.
+pub const LIST_PAGES_MAX: u32 = 1_000;
+
+/// Longest `nextCursor` of one server's list that goes into a merged one, bytes.
+pub const LIST_CURSOR_BYTES_MAX: usize = 16 << 10;
+
+/// Longest cursor of a merged list as clients get it, bytes.
+pub const CURSOR_BYTES_MAX: usize = 64 << 10;
+
 /// Calls that asked for a task, were sent, and ended without their answer: what
 /// their late answer tells of has no owner and is cancelled.
 pub const ORPHANS_MAX: usize = 4_096;
@@ -207,6 +219,22 @@ pub const CHILD_EXIT_MS: u64 = 2_000;
 /// turn; 256 already served 10,000 idle streams.
 pub const RING_ENTRIES: u32 = 1_024;
 
+/// Tasks of a session of a joined route for which it is known which upstream has them.
+pub const JOINED_TASKS_MAX: usize = 1_024;
+
+/// Pause before an upstream that has no session for a client is asked for one again,
+/// milliseconds: at first, and at most.
+pub const LEG_RETRY_MS: u64 = 1_000;
+pub const LEG_RETRY_MAX_MS: u64 = 30_000;
+
+/// Sessions for which an upstream that works again is asked in one turn of the clock.
+pub const LEGS_PER_TICK: usize = 64;
+
+/// Progress of one call that waits for the hooks of its route: messages, and bytes. Over it
+/// the oldest goes.
+pub const HOOKED_PROGRESS_MAX: usize = 256;
+pub const HOOKED_PROGRESS_BYTES_MAX: usize = 1 << 20;
+
 /// Bytes of a configuration file at most: thousands of routes would fit.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
@@ -228,3 +256,31 @@ pub const UPSTREAM_NAME_CHARACTERS: usize = 32;
 /// Characters of a public name from which on it is warned of: the interfaces of models that bound
 /// the names of tools do so here.
 pub const PUBLIC_NAME_CHARACTERS: usize = 64;
+
+/// The threads of hooks that are not quick, and what waits for them.
+pub const HOOK_POOL: PoolSettings = PoolSettings {
+    workers: 4,
+    waiting_max: 4_096,
+    waiting_bytes_max: 64 << 20,
+    given_up_max: 64,
+};
+
+/// Verdicts of hooks that wait for a shard: as many as jobs can be accepted.
+pub const HOOK_VERDICTS_MAX: usize = HOOK_POOL.waiting_max + HOOK_POOL.workers + 64;
+
+/// Bytes of what a hook makes of a message at most.
+pub const HOOK_REWRITE_BYTES_MAX: usize = 4 << 20;
+
+/// Patterns of one kind in one list at most: each name is compared with each.
+pub const PATTERNS_MAX: usize = 1_024;
+
+/// Values of one key of a configuration file that is a list of hosts or origins, at most: each
+/// request is compared with each.
+pub const FLAG_VALUES_MAX: usize = 256;
+
+/// Headers at most that an upstream has in one list.
+pub const HEADERS_MAX: usize = 64;
+
+/// Errors of one configuration file that are told at most, and as many warnings: more is for nobody
+/// to read.
+pub const CONFIG_PROBLEMS_MAX: usize = 200;

@@ -99,7 +99,7 @@ fn serve_file(path: &Path, flags: &LogFlags) -> ExitCode {
     for warning in &loaded.warnings.0 {
         tracing::warn!(file = %path.display(), "{warning}");
     }
-    let outcome = server::run_file(path.to_owned(), loaded.file);
+    let outcome = server::run_file(path.to_owned(), loaded.file, Vec::new());
     drop(log);
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

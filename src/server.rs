@@ -29,6 +29,7 @@ use tracing::Span;
 use crate::admin;
 use crate::cli::{Config, ServerPlace};
 use crate::config;
+use crate::hooks::Hook;
 use crate::http::auth::Tokens;
 use crate::http::policy::Policy;
 use crate::http::token_file::{TokenCell, TokenFile, TokenFileError};
@@ -204,8 +205,7 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
         face: config.face,
         listeners: start.listeners,
     };
-    let mut threads =
-        Threads::new(plan, start.events.clone()).map_err(setup("the mailboxes"))?;
+    let mut threads = Threads::new(plan, start.events.clone()).map_err(setup("the mailboxes"))?;
     let identity = Identity {
         seat: SeatId::ONLY,
         names: None,
@@ -241,7 +241,11 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
 
 /// Serves the routes of a configuration file, which is read again when a SIGHUP asks for it.
 /// Runs until a signal or a failure. The returned error is the reason for exit code 1.
-pub fn run_file(path: PathBuf, file: config::File) -> Result<(), ServerError> {
+pub fn run_file(
+    path: PathBuf,
+    file: config::File,
+    hooks: Vec<Arc<dyn Hook>>,
+) -> Result<(), ServerError> {
     clock::now();
     let process = file.process.clone();
     let start = Start::new(process.listen, process.shards)?;
@@ -259,12 +263,12 @@ pub fn run_file(path: PathBuf, file: config::File) -> Result<(), ServerError> {
         face: process.face(),
         listeners: start.listeners,
     };
-    let mut threads =
-        Threads::new(plan, start.events.clone()).map_err(setup("the mailboxes"))?;
+    let mut threads = Threads::new(plan, start.events.clone()).map_err(setup("the mailboxes"))?;
     let status = Status::new(threads.counters().to_vec(), Serves::Routes(Vec::new()));
     let drain_timeout = process.drain_timeout;
     let admin = process.admin.clone();
-    let mut in_force = ConfigInForce::new(path, process, bounds, start.address, start.events);
+    let mut in_force =
+        ConfigInForce::new(path, process, bounds, start.address, start.events, hooks);
     let prepared = in_force
         .prepare(file, &threads)
         .map_err(ServerError::Routes)?;
@@ -274,14 +278,7 @@ pub fn run_file(path: PathBuf, file: config::File) -> Result<(), ServerError> {
     in_force.put_into_force(prepared, &threads, &mut upstreams, &status);
     in_force.mark_vital(&mut upstreams);
     let mode = Mode::Routes(Box::new(in_force));
-    let running = Running::new(
-        start.heard,
-        upstreams,
-        threads,
-        status,
-        drain_timeout,
-        mode,
-    );
+    let running = Running::new(start.heard, upstreams, threads, status, drain_timeout, mode);
     let outcome = running.run();
     drop(handles);
     outcome

@@ -75,7 +75,11 @@ impl RouteHealth {
         let _ = writeln!(out, "route={} {word}", self.name);
         for upstream in &self.upstreams {
             let state = upstream.state.word();
-            let _ = writeln!(out, "route={} upstream={} {state}", self.name, upstream.name);
+            let _ = writeln!(
+                out,
+                "route={} upstream={} {state}",
+                self.name, upstream.name
+            );
         }
     }
 }

@@ -13,7 +13,9 @@ mod snapshot;
 
 pub use health::{RouteHealth, UpstreamHealth, UpstreamState};
 pub use listener::{CONNECTIONS_MAX, start};
-pub use snapshot::{DropCounts, HttpSnapshot, HubSnapshot, ShardSnapshot, Snapshot, UpstreamSnapshot};
+pub use snapshot::{
+    DropCounts, HttpSnapshot, HubSnapshot, ShardSnapshot, Snapshot, UpstreamSnapshot,
+};
 
 /// Where the answers come from. Every method is called on a thread of the admin
 /// listener; it must return at once and take no lock that the data path takes.

@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::Notes;
+use super::schema;
 
 /// Likeness from which on a known key is named for one that is not (0 to 1).
 const LIKENESS_MIN: f64 = 0.7;
@@ -98,7 +99,8 @@ impl<'d> Table<'d> {
         self.notes.error(self.at, message);
     }
 
-    /// Notes all keys that are not known, each with the known one that it is most like.
+    /// Notes all keys that are not known, each with the table that has it, or the known key that
+    /// it is most like.
     pub(super) fn finish(self) {
         debug_assert!(
             self.known.iter().all(|key| self.taken.contains(key)),
@@ -110,8 +112,15 @@ impl<'d> Table<'d> {
             if self.known.contains(&name) {
                 continue;
             }
+            // To look for what was meant costs more than to say that there is more.
+            if self.notes.is_full() {
+                self.error("more keys are not known");
+                break;
+            }
             let mut message = format!("{} is not known", joined(&self.path, name));
-            if let Some(nearest) = nearest(name, &self.known) {
+            if let Some(table) = schema::table_of(name) {
+                message.push_str(&format!(" here: it is a key of {table}"));
+            } else if let Some(nearest) = nearest(name, &self.known) {
                 message.push_str(&format!(": did you mean {nearest}?"));
             }
             self.notes.error(key.span().start, message);
@@ -174,6 +183,12 @@ impl<'d> Value<'d> {
             .error(self.at, format!("{}: {message}", self.path));
     }
 
+    /// Notes what is likely not wanted.
+    pub(super) fn odd(&self, message: impl std::fmt::Display) {
+        self.notes
+            .warning(self.at, format!("{}: {message}", self.path));
+    }
+
     /// Notes that the key should not be there.
     pub(super) fn out_of_place(&self, message: impl std::fmt::Display) {
         self.notes
@@ -216,7 +231,14 @@ impl<'d> Value<'d> {
 
     /// Text that `parse` understands.
     pub(super) fn parsed<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
-        match parse(self.text()?) {
+        let Some(text) = self.value.as_str() else {
+            match parse("?") {
+                Err(reason) => self.wrong(format_args!("must be text: {reason}")),
+                Ok(_) => self.expected("text"),
+            }
+            return None;
+        };
+        match parse(text) {
             Ok(value) => Some(value),
             Err(reason) => {
                 self.wrong(reason);
@@ -268,8 +290,13 @@ impl<'d> Value<'d> {
     }
 
     /// A list of text. Items that are no text are noted and left out.
-    pub(super) fn texts(&self) -> Option<Vec<(&'d str, Value<'d>)>> {
-        let items = self.list()?.into_iter();
+    pub(super) fn texts(&self, count_max: usize) -> Option<Vec<(&'d str, Value<'d>)>> {
+        let items = self.list()?;
+        if items.len() > count_max {
+            self.wrong(format_args!("has more than {count_max} items"));
+            return None;
+        }
+        let items = items.into_iter();
         Some(
             items
                 .filter_map(|item| Some((item.text()?, item)))

@@ -106,21 +106,31 @@ struct Unique {
 
 impl Unique {
     fn check(&mut self, item: &Value<'_>, route: &Route, places: &Places) {
-        for (seen, text, at, what) in [
-            (&mut self.names, &route.name, places.name, "name"),
-            (&mut self.paths, &route.path, places.path, "path"),
-        ] {
-            // What is empty has not been readable, which is noted already.
-            if text.is_empty() {
-                continue;
-            }
-            if let Some(first) = seen.get(text) {
-                let path = item.path();
-                let message = format!("{path}.{what}: {text:?} is also the {what} of {first}");
-                item.notes().error(at, message);
-            } else {
-                seen.insert(text.clone(), item.path().to_owned());
-            }
+        let path_is_new = note_twice(&mut self.paths, item, &route.path, places.path, "path");
+        // A name that comes from the path is there twice with it.
+        if path_is_new || places.name.is_some() {
+            let at = places.name.unwrap_or(places.path);
+            note_twice(&mut self.names, item, &route.name, at, "name");
         }
+    }
+}
+
+/// Says whether `text` is new. What is empty could not be read, which is noted already.
+fn note_twice(
+    seen: &mut BTreeMap<String, String>,
+    item: &Value<'_>,
+    text: &str,
+    at: usize,
+    what: &str,
+) -> bool {
+    let path = item.path();
+    match seen.get(text) {
+        _ if text.is_empty() => false,
+        Some(first) => {
+            let message = format!("{path}.{what}: {text:?} is also the {what} of {first}");
+            item.notes().error(at, message);
+            false
+        }
+        None => seen.insert(text.to_owned(), path.to_owned()).is_none(),
     }
 }

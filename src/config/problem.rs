@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 
+use crate::limits::CONFIG_PROBLEMS_MAX;
+
 /// Whether a file with a problem can be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Severity {
@@ -70,25 +72,51 @@ impl fmt::Display for Problem {
 
 /// Where problems are gathered while a file is read. Places are offsets in the text.
 #[derive(Debug, Default)]
-pub(super) struct Notes(RefCell<Vec<(usize, Severity, String)>>);
+pub(super) struct Notes(RefCell<Gathered>);
+
+/// Of each kind only so many are kept that a file of nothing but problems costs little.
+#[derive(Debug, Default)]
+struct Gathered {
+    errors: Vec<(usize, String)>,
+    warnings: Vec<(usize, String)>,
+    has_more: bool,
+}
 
 impl Notes {
     pub(super) fn error(&self, at: usize, message: impl Into<String>) {
-        self.push(at, Severity::Error, message.into());
+        let Gathered {
+            errors, has_more, ..
+        } = &mut *self.0.borrow_mut();
+        push(errors, has_more, at, message.into());
     }
 
     pub(super) fn warning(&self, at: usize, message: impl Into<String>) {
-        self.push(at, Severity::Warning, message.into());
+        let Gathered {
+            warnings, has_more, ..
+        } = &mut *self.0.borrow_mut();
+        push(warnings, has_more, at, message.into());
     }
 
-    fn push(&self, at: usize, severity: Severity, message: String) {
-        self.0.borrow_mut().push((at, severity, message));
+    /// Whether further errors are only counted as more.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.borrow().errors.len() >= CONFIG_PROBLEMS_MAX
     }
 
     /// The problems by their lines in `text`.
     pub(super) fn into_problems(self, text: &str) -> Problems {
-        let mut notes = self.0.into_inner();
+        let gathered = self.0.into_inner();
+        let of = |list: Vec<(usize, String)>, severity| {
+            let list = list.into_iter();
+            list.map(move |(at, message)| (at, severity, message))
+        };
+        let mut notes: Vec<_> = of(gathered.errors, Severity::Error)
+            .chain(of(gathered.warnings, Severity::Warning))
+            .collect();
         notes.sort_by_key(|(at, ..)| *at);
+        if let (true, Some((at, severity, _))) = (gathered.has_more, notes.last()) {
+            let message = "there are more problems than are shown".to_owned();
+            notes.push((*at, *severity, message));
+        }
         let mut place = Place::default();
         let problems = notes.into_iter().map(|(at, severity, message)| {
             place.go_to(text, at);
@@ -100,6 +128,13 @@ impl Notes {
             }
         });
         Problems(problems.collect())
+    }
+}
+
+fn push(list: &mut Vec<(usize, String)>, has_more: &mut bool, at: usize, message: String) {
+    match list.len() < CONFIG_PROBLEMS_MAX {
+        true => list.push((at, message)),
+        false => *has_more = true,
     }
 }
 

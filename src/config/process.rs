@@ -13,8 +13,9 @@ use clap::{Arg, Args, Command, FromArgMatches};
 use super::document::{Table, Value};
 use super::problem::Notes;
 use crate::cli::{LogFormat, LogLevel, ServeFlags};
-use crate::http::policy::Policy;
 use crate::http::ground::{FaceConfig, ResponseMode};
+use crate::http::policy::Policy;
+use crate::limits::FLAG_VALUES_MAX;
 use crate::routing::shard::ShardLimits;
 use crate::runtime::driver::{DriverChoice, RingFlags};
 
@@ -121,11 +122,12 @@ impl ProcessFlags {
             let flag = command
                 .get_arguments()
                 .find(|flag| flag.get_long() == Some(key));
-            for (item, text) in flag.map(|flag| texts(flag, &value)).unwrap_or_default() {
+            let texts = flag.map(|flag| texts(&command, flag, &value));
+            for (item, text) in texts.unwrap_or_default() {
                 let argument = format!("--{key}={text}");
-                match command.clone().try_get_matches_from([&argument]) {
-                    Ok(_) => arguments.push(argument),
-                    Err(error) => item.wrong(reason(&error)),
+                match checked(&command, &argument) {
+                    Ok(()) => arguments.push(argument),
+                    Err(reason) => item.wrong(reason),
                 }
             }
         }
@@ -153,12 +155,12 @@ impl ProcessFlags {
 }
 
 /// The values of a key as the flag would have them: several for a list.
-fn texts<'d>(flag: &Arg, value: &Value<'d>) -> Vec<(Value<'d>, String)> {
+fn texts<'d>(command: &Command, flag: &Arg, value: &Value<'d>) -> Vec<(Value<'d>, String)> {
     let is_number = flag.get_value_parser().type_id() == TypeId::of::<usize>();
     let names = flag.get_value_names().unwrap_or_default();
     let is_bytes = names.iter().any(|name| name.as_str() == "BYTES");
     if flag.get_value_delimiter().is_some() {
-        let items = value.texts().unwrap_or_default().into_iter();
+        let items = value.texts(FLAG_VALUES_MAX).unwrap_or_default().into_iter();
         let items = items.filter(|(text, item)| {
             // The flag would take it for two.
             let is_one = !text.contains(',');
@@ -171,9 +173,22 @@ fn texts<'d>(flag: &Arg, value: &Value<'d>) -> Vec<(Value<'d>, String)> {
     }
     let text = match is_number && (!is_bytes || value.is_number()) {
         true => value.count(0..=usize::MAX).map(|count| count.to_string()),
-        false => value.text().map(str::to_owned),
+        false => value.parsed(|text| match value.is_text() {
+            true => Ok(text.to_owned()),
+            // Says what the flag expects.
+            false => {
+                let argument = format!("--{}={text}", flag.get_id().as_str().replace('_', "-"));
+                checked(command, &argument).map(|()| String::new())
+            }
+        }),
     };
     text.map(|text| (value.clone(), text)).into_iter().collect()
+}
+
+/// Whether the flag takes the value, and why not.
+fn checked(command: &Command, argument: &str) -> Result<(), String> {
+    let matches = command.clone().try_get_matches_from([argument]);
+    matches.map(|_| ()).map_err(|error| reason(&error))
 }
 
 /// Why a flag would refuse its value.

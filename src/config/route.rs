@@ -1,5 +1,6 @@
 //! One route of a configuration file.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use regex::Regex;
@@ -7,10 +8,10 @@ use regex::Regex;
 use super::document::{Table, Value};
 use super::names::check_names;
 use super::schema::{KINDS, LIMITS, REDACTION, ROUTE};
-use super::sources::Sources;
+use super::sources::{FileKind, Sources};
 use super::upstream::{self, UpstreamPlaces};
 use super::{Redaction, RedactionPlace, Route, RouteLimits, Selection};
-use crate::limits::{REDACTIONS_MAX, UPSTREAMS_MAX};
+use crate::limits::{PATTERNS_MAX, REDACTIONS_MAX, UPSTREAMS_MAX};
 use crate::values;
 
 /// For the hooks of one point to answer, where a route says nothing else.
@@ -30,7 +31,8 @@ pub(super) struct Defaults {
 
 /// Where the parts of a route stand that must fit to others.
 pub(super) struct Places {
-    pub(super) name: usize,
+    /// `None`: the name is that of the path.
+    pub(super) name: Option<usize>,
     pub(super) path: usize,
 }
 
@@ -44,17 +46,16 @@ pub(super) fn read<'d>(
     let mut table = value.table(&ROUTE)?;
     let path = table.take_required("path");
     let mut places = Places {
-        name: table.at(),
+        name: None,
         path: path.as_ref().map_or(table.at(), Value::at),
     };
     let path_text = path.as_ref().and_then(|path| path.parsed(values::path));
     let name = match table.take("name") {
         Some(name) => {
-            places.name = name.at();
+            places.name = Some(name.at());
             name.parsed(label)
         }
         None => {
-            places.name = places.path;
             let from_path = path_text.as_deref().map(name_of_path);
             if from_path.as_ref().is_some_and(|name| label(name).is_err()) {
                 table.error(format!(
@@ -75,6 +76,7 @@ pub(super) fn read<'d>(
     let allow = selection(&mut table, "allow");
     let deny = selection(&mut table, "deny");
     let redact = table.take("redact");
+    let hooks = table.take("hooks");
     let upstreams = table.take_required("upstreams");
     table.finish();
     let (upstreams, upstream_places) = upstreams
@@ -83,7 +85,7 @@ pub(super) fn read<'d>(
     let route = Route {
         name: name.unwrap_or_default(),
         path: path_text.unwrap_or_default(),
-        auth_token_file: token_file.and_then(|file| file_path(&file, sources)),
+        auth_token_file: token_file.and_then(|file| existing_file(&file, sources)),
         hook_timeout: hook_timeout
             .and_then(|time| time.parsed(values::duration))
             .unwrap_or(HOOK_TIMEOUT),
@@ -93,6 +95,7 @@ pub(super) fn read<'d>(
         redact: redact
             .and_then(|list| redactions(&list))
             .unwrap_or_default(),
+        hooks: hooks.and_then(|list| hook_names(&list)).unwrap_or_default(),
         upstreams,
     };
     note_names(value, &route, &upstream_places);
@@ -116,13 +119,24 @@ fn label(text: &str) -> Result<String, String> {
 }
 
 /// The path of a file or directory.
-pub(super) fn file_path(value: &Value<'_>, sources: &Sources<'_>) -> Option<std::path::PathBuf> {
+pub(super) fn file_path(value: &Value<'_>, sources: &Sources<'_>) -> Option<PathBuf> {
     let text = value.text()?;
     if text.is_empty() || text.contains('\0') {
         value.wrong("must be the path of a file");
         return None;
     }
     Some(sources.path(text))
+}
+
+/// The path of a file without which nothing can start.
+pub(super) fn existing_file(value: &Value<'_>, sources: &Sources<'_>) -> Option<PathBuf> {
+    let path = file_path(value, sources)?;
+    match sources.machine.look(&path) {
+        Ok(FileKind::File) => {}
+        Ok(_) => value.wrong(format_args!("{} is not a regular file", path.display())),
+        Err(error) => value.wrong(format_args!("cannot read {}: {error}", path.display())),
+    }
+    Some(path)
 }
 
 fn read_limits(value: &Value<'_>, defaults: RouteLimits) -> Option<RouteLimits> {
@@ -176,13 +190,24 @@ pub(super) fn selection(table: &mut Table<'_>, key: &'static str) -> Selection {
 
 fn read_patterns(value: &Value<'_>) -> Vec<String> {
     let mut patterns = Vec::new();
-    for (text, item) in value.texts().unwrap_or_default() {
+    for (text, item) in value.texts(PATTERNS_MAX).unwrap_or_default() {
         match text {
             "" => item.wrong("a pattern must not be empty"),
             _ => patterns.push(text.to_owned()),
         }
     }
     patterns
+}
+
+fn hook_names(value: &Value<'_>) -> Option<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    for (name, item) in value.texts(REDACTIONS_MAX)? {
+        match names.iter().any(|known| known == name) {
+            true => item.wrong("the hook is named twice"),
+            false => names.push(name.to_owned()),
+        }
+    }
+    Some(names)
 }
 
 fn redactions(value: &Value<'_>) -> Option<Vec<Redaction>> {

@@ -4,7 +4,7 @@
 use super::process::process_keys;
 
 /// The keys of a route.
-pub(super) const ROUTE: [&str; 9] = [
+pub(super) const ROUTE: [&str; 10] = [
     "name",
     "path",
     "auth-token-file",
@@ -13,6 +13,7 @@ pub(super) const ROUTE: [&str; 9] = [
     "allow",
     "deny",
     "redact",
+    "hooks",
     "upstreams",
 ];
 
@@ -87,4 +88,16 @@ pub fn tables() -> Vec<TableKeys> {
         of("upstreams", &UPSTREAM),
         of("secret", &SECRET),
     ]
+}
+
+/// The table that has a key, for who has written it into another.
+pub(super) fn table_of(key: &str) -> Option<&'static str> {
+    let tables = tables().into_iter();
+    // The keys of the others say little by themselves.
+    let mut tables = tables.filter(|table| !["kinds", "secret"].contains(&table.table));
+    let found = tables.find(|table| table.keys.iter().any(|known| known == key));
+    found.map(|table| match table.table {
+        "process" => "the top of the file",
+        other => other,
+    })
 }

@@ -1,16 +1,17 @@
 //! One upstream of a route.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::document::{Table, Value, shortened};
 use super::names::AliasKind;
-use super::route::{Defaults, choice, file_path, selection};
+use super::route::{Defaults, choice, existing_file, file_path, selection};
 use super::schema::{KINDS, SECRET, UPSTREAM};
-use super::sources::Sources;
+use super::sources::{FileKind, Sources};
 use super::{Aliases, Prefix, RouteLimits, Upstream};
 use crate::cli::{HttpServer, ServerPlace};
-use crate::limits::{SECRET_BYTES_MAX, UPSTREAM_NAME_CHARACTERS};
+use crate::limits::{HEADERS_MAX, SECRET_BYTES_MAX, UPSTREAM_NAME_CHARACTERS};
 use crate::upstream::child::ServerCommand;
 use crate::upstream::http::address::{Address, AddressError, Fields};
 use crate::values;
@@ -171,8 +172,20 @@ fn read_command(
         environment: variables
             .filter_map(|(name, value)| variable(name, &value, sources))
             .collect(),
-        working_directory: directory.and_then(|value| file_path(&value, sources)),
+        working_directory: directory.and_then(|value| working_directory(&value, sources)),
     })
+}
+
+/// A directory that is not there may still come: its server is down until then.
+fn working_directory(value: &Value<'_>, sources: &Sources<'_>) -> Option<PathBuf> {
+    let path = file_path(value, sources)?;
+    let shown = path.display();
+    match sources.machine.look(&path) {
+        Ok(FileKind::Directory) => {}
+        Ok(_) => value.odd(format_args!("{shown} is not a directory")),
+        Err(error) => value.odd(format_args!("{shown}: {error}")),
+    }
+    Some(path)
 }
 
 fn command_word((index, item): (usize, &Value<'_>)) -> Option<OsString> {
@@ -282,7 +295,7 @@ fn read_http(
         (pass, Fields::pass_pattern as fn(&mut Fields, &str) -> _),
         (remove, Fields::remove_pattern),
     ] {
-        let patterns = list.and_then(|list| list.texts());
+        let patterns = list.and_then(|list| list.texts(HEADERS_MAX));
         for (pattern, item) in patterns.unwrap_or_default() {
             if let Err(error) = set(&mut fields, pattern) {
                 item.wrong(error);
@@ -293,7 +306,7 @@ fn read_http(
         let time = value.and_then(|value| value.parsed(values::duration));
         time.unwrap_or(default)
     };
-    let ca = ca.and_then(|ca| file_path(&ca, sources));
+    let ca = ca.and_then(|ca| existing_file(&ca, sources));
     let connections = connections
         .and_then(|count| count.count(1..=values::CONNECTIONS_MAX))
         .unwrap_or(CONNECTIONS);
@@ -311,7 +324,13 @@ fn read_http(
 }
 
 fn add_headers(table: Option<&Value<'_>>, fields: &mut Fields, sources: &Sources<'_>) {
-    let headers = table.and_then(Value::entries).unwrap_or_default();
+    let Some((table, headers)) = table.and_then(|table| Some((table, table.entries()?))) else {
+        return;
+    };
+    if headers.len() > HEADERS_MAX {
+        table.wrong(format_args!("has more than {HEADERS_MAX} headers"));
+        return;
+    }
     let mut names = Vec::new();
     for (name, value) in headers {
         let lower = name.to_ascii_lowercase();

@@ -191,8 +191,7 @@ impl Tokens {
     }
 
     /// The name of a token.
-    #[cfg(test)]
-    fn name(&self, id: TokenId) -> Option<&str> {
+    pub fn name(&self, id: TokenId) -> Option<&str> {
         let entry = self.entries.iter().find(|entry| entry.id == id)?;
         Some(&entry.name)
     }

@@ -129,7 +129,7 @@ fn early(connection: &Connection, head: &Head, is_known: bool) -> Option<Early> 
     if let Err(forbidden) = config.policy.check(head) {
         return Some(Early::error(403, &forbidden.to_string()));
     }
-    if !is_known && !(head.method == Method::Options && head.path() == "*") {
+    if !(is_known || head.method == Method::Options && head.path() == "*") {
         return Some(Early::error(404, "There is nothing at this path"));
     }
     match head.method {

@@ -9,13 +9,15 @@ use std::sync::Arc;
 
 use monoio::io::{CancelHandle, Canceller};
 
-use super::connections::{ConnectionKey, Connections, Delivery, Form, Phase, Wake};
+use super::connections::{ConnectionKey, Connections, Delivery, Form, Phase, Streamed, Wake};
+use super::joined::HookAnswer;
 use super::policy::Policy;
-use super::response::{self, DateLine};
+use super::response::{self, DateLine, Manner};
 use super::route::{Route, Service};
 use super::shard::Shard;
 use crate::routing::calls::ReplyTo;
 use crate::routing::drops::DropReason;
+use crate::routing::event_queue::EventQueue;
 use crate::routing::time::Millis;
 use crate::runtime::bell::{Post, PostError};
 use crate::runtime::clock;
@@ -103,6 +105,8 @@ pub struct Ground {
     routes: RefCell<Rc<[Rc<Route>]>>,
     /// Which header lines of clients some upstream gets.
     pass: RefCell<Pass>,
+    /// Where the threads of hooks send their verdicts for this thread.
+    hook_post: RefCell<Option<Post<HookAnswer>>>,
 }
 
 impl Ground {
@@ -127,6 +131,7 @@ impl Ground {
             seats: RefCell::default(),
             routes: RefCell::new(Rc::new([])),
             pass: RefCell::default(),
+            hook_post: RefCell::default(),
         })
     }
 
@@ -143,7 +148,7 @@ impl Ground {
 
     pub(super) fn each_seat(&self, mut f: impl FnMut(&Rc<Shard>)) {
         let seats = self.seats.borrow().clone();
-        seats.iter().for_each(|seat| f(seat));
+        seats.iter().for_each(&mut f);
     }
 
     /// These routes are served from now on.
@@ -158,6 +163,28 @@ impl Ground {
         routes.iter().find(|route| route.path == path).cloned()
     }
 
+    /// The threads of hooks send their verdicts there, for [`Ground::hook_answered`].
+    pub fn set_hook_post(&self, post: Post<HookAnswer>) {
+        self.hook_post.replace(Some(post));
+    }
+
+    pub(super) fn hook_post(&self) -> Option<Post<HookAnswer>> {
+        self.hook_post.borrow().clone()
+    }
+
+    /// The hooks of a route have spoken.
+    pub fn hook_answered(&self, answer: HookAnswer) {
+        let routes = self.routes.borrow().clone();
+        for route in routes.iter() {
+            if let Service::Joined(joined) = &route.service
+                && *joined.name() == *answer.route()
+            {
+                joined.hook_answered(answer);
+                return;
+            }
+        }
+    }
+
     pub fn first_route(&self) -> Option<Rc<Route>> {
         self.routes.borrow().first().cloned()
     }
@@ -168,19 +195,27 @@ impl Ground {
 
     fn waiting_bytes(&self) -> usize {
         let seats = self.seats.borrow();
-        seats
-            .iter()
-            .map(|seat| seat.state.borrow().waiting_bytes())
-            .sum()
+        let at_seats = seats.iter().map(|seat| seat.state.borrow().waiting_bytes());
+        let routes = self.routes.borrow();
+        let gathered = routes.iter().map(|route| match &route.service {
+            Service::Plain(_) => 0,
+            Service::Joined(joined) => joined.waiting_bytes(),
+        });
+        at_seats.sum::<usize>() + gathered.sum::<usize>()
     }
 
-    /// Calls in flight at all upstreams.
+    /// Calls in flight at all upstreams, or held for hooks.
     pub fn calls_in_flight(&self) -> usize {
         let seats = self.seats.borrow();
-        seats
+        let at_seats = seats
             .iter()
-            .map(|seat| seat.state.borrow().calls_in_flight())
-            .sum()
+            .map(|seat| seat.state.borrow().calls_in_flight());
+        let routes = self.routes.borrow();
+        let held = routes.iter().map(|route| match &route.service {
+            Service::Plain(_) => 0,
+            Service::Joined(joined) => joined.held(),
+        });
+        at_seats.sum::<usize>() + held.sum::<usize>()
     }
 
     /// The `date` field, formatted once a second.
@@ -352,6 +387,63 @@ impl Ground {
         }
     }
 
+    /// The whole response to an `initialize`. False if its client is gone.
+    pub(super) fn answer_opening(
+        &self,
+        to: ReplyTo,
+        status: u16,
+        fields: &[u8],
+        message: &[u8],
+    ) -> bool {
+        let date = self.date();
+        let is_taken = self.connections.borrow_mut().deliver(
+            to,
+            |form| {
+                let bytes = match form {
+                    Form::Opening { manner, sse: true } if status == 200 => {
+                        whole_stream(manner, &date, fields, message)
+                    }
+                    Form::Opening { manner, .. } => {
+                        response::complete(manner, &date, status, fields, message)
+                    }
+                    _ => Vec::new(),
+                };
+                Delivery::Response { status, bytes }
+            },
+            |_| {},
+        );
+        if is_taken {
+            self.enforce_budget();
+        }
+        is_taken
+    }
+
+    /// Counts what became of a progress message.
+    pub(super) fn count_streamed(&self, streamed: Streamed) {
+        count_streamed(&self.counters, streamed);
+    }
+
+    /// Tells a request that its client has cancelled it; `error` is for clients that take
+    /// only JSON.
+    pub(super) fn cancel(&self, to: ReplyTo, error: Vec<u8>) {
+        let delivered = self.connections.borrow_mut().deliver(
+            to,
+            |_| Delivery::Cancelled {
+                part: to.part,
+                error,
+            },
+            EventQueue::end,
+        );
+        if delivered {
+            self.enforce_budget();
+        }
+    }
+
+    /// Wakes the task of a connection, which looks for itself what there is to do.
+    pub(super) fn wake(&self, key: ConnectionKey) {
+        self.connections.borrow_mut().wake(key);
+    }
+
     /// Time passes.
     pub fn tick(&self) {
         let now = clock::now();
@@ -363,10 +455,15 @@ impl Ground {
         routes.iter().for_each(|route| route.refresh_tokens());
         self.connections.borrow_mut().tick(now);
         self.each_seat(|seat| seat.tick(now));
+        let mut sessions = None;
         for route in routes.iter() {
             if let Service::Joined(joined) = &route.service {
                 joined.tick(now);
+                sessions = Some(sessions.unwrap_or(0) + joined.sessions());
             }
+        }
+        if let Some(sessions) = sessions {
+            self.counters.sessions.set(sessions as u64);
         }
     }
 
@@ -381,6 +478,43 @@ impl Ground {
                 Ok(())
             }
             Err(PostError::Full(handover) | PostError::Gone(handover)) => Err(handover),
+        }
+    }
+}
+
+/// An SSE answer that is one message.
+fn whole_stream(
+    manner: &Manner,
+    date: &response::DateLine,
+    fields: &[u8],
+    message: &[u8],
+) -> Vec<u8> {
+    let mut manner = manner.clone();
+    if !manner.http11 {
+        manner.close();
+    }
+    let mut out = Vec::new();
+    response::sse_head(&mut out, &manner, date, fields);
+    response::sse_message(&mut out, &manner, message);
+    response::end(&mut out, manner.http11);
+    out
+}
+
+/// Counts what became of a progress message.
+pub(super) fn count_streamed(counters: &Counters, streamed: Streamed) {
+    match streamed {
+        Streamed::Taken { own, elsewhere } => {
+            counters.events_progress.add(1);
+            counters.dropped_many(DropReason::SlowReader, own + elsewhere);
+        }
+        Streamed::NoRoom => {
+            counters.dropped(DropReason::SlowReader);
+        }
+        Streamed::NoStream => {
+            counters.dropped(DropReason::Progress);
+        }
+        Streamed::Gone => {
+            counters.dropped(DropReason::ClientGone);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use ::http::HeaderValue;
 
-use crate::routing::session::Session;
+use crate::routing::session::{Session, SessionId};
 use crate::wire::headers::{CORS_EXPOSE_HEADERS, CORS_VARY};
 use crate::wire::sse;
 
@@ -134,9 +134,14 @@ fn common(out: &mut Vec<u8>, status: u16, manner: &Manner, date: &DateLine) {
 
 /// The field that names a session.
 pub fn session_field(session: &Session) -> Vec<u8> {
+    session_line(session.id)
+}
+
+/// The same for a session with this id.
+pub fn session_line(session: SessionId) -> Vec<u8> {
     let mut out = Vec::new();
     let mut buffer = uuid::Uuid::encode_buffer();
-    let id = uuid::Uuid::from_u128(session.id.0)
+    let id = uuid::Uuid::from_u128(session.0)
         .hyphenated()
         .encode_lower(&mut buffer);
     field(&mut out, "mcp-session-id", id.as_bytes());

@@ -36,6 +36,9 @@ pub enum Service {
 
 impl Route {
     pub fn new(path: String, tokens: Option<Rc<TokenReader>>, service: Service) -> Rc<Route> {
+        if let Service::Joined(joined) = &service {
+            joined.tokens.replace(tokens.clone());
+        }
         Rc::new(Route {
             path,
             tokens,

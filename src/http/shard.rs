@@ -7,14 +7,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::connections::{ConnectionKey, Delivery, Form, Streamed};
-use super::ground::Ground;
+use super::ground::{self, Ground};
+use super::joined::{self, Joined, Link};
 use super::response;
 use crate::limits::REPLACEMENTS_LOGGED;
 use crate::routing::arrival::{Answered, Progressed};
 use crate::routing::calls::{Call, ReplyTo};
 use crate::routing::client::Step;
 use crate::routing::drops::DropReason;
-use crate::routing::event_queue::EventQueue;
+use crate::routing::interest::ShownUris;
+use crate::routing::joined::{Inner, Part, SeatId};
 use crate::routing::ledger::Told;
 use crate::routing::log_level::Level;
 use crate::routing::marks::TaskNews;
@@ -30,9 +32,10 @@ use crate::runtime::clock;
 use crate::runtime::counters::Counters;
 use crate::runtime::notify::Notify;
 use crate::wire::handshake::Handshake;
+use crate::wire::listing::ListKind;
 use crate::wire::notice::Kinds;
 use crate::wire::reply::{self, Reason};
-use crate::wire::scan::Envelope;
+use crate::wire::scan::{self, Envelope};
 use crate::wire::span::Span;
 use crate::wire::splice::{Edit, splice};
 use crate::wire::sse;
@@ -49,6 +52,8 @@ pub struct Shard {
     told_log_level: Cell<Option<Level>>,
     /// Where orders go, if sessions have upstreams of their own.
     pub(super) upstream: OnceCell<Box<dyn Fn(Order)>>,
+    /// The joined route that it belongs to.
+    joined: RefCell<Option<Link>>,
 }
 
 impl Shard {
@@ -65,6 +70,7 @@ impl Shard {
             counters,
             told_log_level: Cell::new(None),
             upstream: OnceCell::new(),
+            joined: RefCell::default(),
         });
         ground.add_seat(&shard);
         shard
@@ -81,6 +87,66 @@ impl Shard {
             ended.iter().for_each(|ended| self.tell(ended));
         }
         self.notify_hub();
+    }
+
+    /// The seat belongs to this joined route from now on.
+    pub(super) fn join(&self, link: Link) {
+        self.joined.replace(Some(link));
+    }
+
+    pub(super) fn joined(&self) -> Option<(Rc<Joined>, SeatId)> {
+        self.joined.borrow().as_ref()?.get()
+    }
+
+    /// How clients know the URIs of this upstream.
+    pub(super) fn set_names(&self, names: Rc<dyn Fn(&str) -> String>) {
+        self.state.borrow_mut().set_names(ShownUris(Some(names)));
+    }
+
+    /// The place in its route that the ids of its server's requests tell.
+    pub(super) fn asked_place(&self) -> u64 {
+        self.state.borrow().asked_place()
+    }
+
+    /// Whether the server of a leg has this list.
+    pub(super) fn has_list(&self, leg: SessionKey, kind: ListKind) -> bool {
+        let state = self.state.borrow();
+        state.handshake_of(leg).is_some_and(|known| match kind {
+            ListKind::Tools => known.kinds.has(Kinds::TOOLS),
+            ListKind::Prompts => known.kinds.has(Kinds::PROMPTS),
+            ListKind::Resources | ListKind::Templates => known.kinds.has(Kinds::RESOURCES),
+            ListKind::Tasks => known.tasks.is_offered && known.tasks.list,
+        })
+    }
+
+    /// Whether the server of a leg has logging.
+    pub(super) fn has_logging(&self, leg: SessionKey) -> bool {
+        let state = self.state.borrow();
+        state.handshake_of(leg).is_some_and(|known| known.logging)
+    }
+
+    /// Withdraws a call that nobody waits for any more.
+    pub(super) fn withdraw(&self, id: UpstreamId) {
+        let ended = self.state.borrow_mut().withdraw(id, Reason::Cancelled);
+        if let Some(ended) = ended {
+            let method = ended.call.method;
+            self.counters.calls.count(method, Outcome::Cancelled);
+        }
+        self.notify_hub();
+    }
+
+    /// The client of a leg that was opened later is ready.
+    pub(super) fn say_initialized(&self, leg: SessionKey) {
+        let text = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        if let Ok(envelope) = scan::scan(text) {
+            let nobody = ReplyTo {
+                connection: u32::MAX,
+                connection_generation: 0,
+                exchange: u32::MAX,
+                part: 0,
+            };
+            self.message(leg, text, &envelope, nobody, None);
+        }
     }
 
     /// Gives a client's message to the routing state, and does what it asks for. `change`
@@ -155,7 +221,14 @@ impl Shard {
                         .count(call.method, Outcome::SessionEnded);
                     let id = Some(call.client_id.raw());
                     let message = reply::error(id, reply::SESSION_NOT_FOUND, "Session not found");
-                    self.ground.respond(call.reply_to, 404, &message);
+                    match self.joined() {
+                        None => self.respond(call.reply_to, 404, &message),
+                        // The client's own session lives on.
+                        Some(_) => {
+                            let message = reply::failure(id, Reason::UpstreamDown);
+                            self.respond(call.reply_to, 200, &message);
+                        }
+                    }
                 }
             }
         }
@@ -205,6 +278,30 @@ impl Shard {
     }
 
     pub(super) fn deliver_line(&self, call: &Call, id_span: Span, line: &[u8]) {
+        if let Some((joined, seat)) = self.joined() {
+            if let Some((inner, part)) = Part::of(call.reply_to) {
+                joined.inner(inner, part, Some(line.to_vec()));
+                return;
+            }
+            let replacements = joined.renames(seat, call, line);
+            let write = || {
+                let mut message = Vec::with_capacity(line.len() + 64);
+                let mut edits = joined::edits(&replacements);
+                edits.push(Edit {
+                    span: id_span,
+                    with: call.client_id.raw(),
+                });
+                splice(&mut message, line, &mut edits);
+                message
+            };
+            if joined.answer_past_hooks(call.reply_to, write) {
+                return;
+            }
+            if !replacements.is_empty() {
+                self.ground.respond(call.reply_to, 200, &write());
+                return;
+            }
+        }
         let client_id = call.client_id.raw();
         let edit = Edit {
             span: id_span,
@@ -253,24 +350,38 @@ impl Shard {
         self.counters
             .calls
             .count(ended.call.method, Outcome::Cancelled);
-        let to = ended.reply_to();
-        let delivered = self.ground.connections.borrow_mut().deliver(
-            to,
-            |_| Delivery::Cancelled {
-                part: to.part,
-                error: ended.body(),
-            },
-            EventQueue::end,
-        );
-        if delivered {
-            self.ground.enforce_budget();
+        match (Part::of(ended.reply_to()), self.joined()) {
+            (None, joined) => {
+                if let Some((joined, _)) = joined {
+                    joined.call_over(ended.reply_to());
+                }
+                self.ground.cancel(ended.reply_to(), ended.body());
+            }
+            (Some((Inner::Gathering, part)), Some((joined, _))) => joined.cancelled(part),
+            (Some(_), _) => {}
         }
     }
 
     /// Answers a call with a message of Ringway's own.
     fn tell_message(&self, call: &Call, message: &[u8], outcome: Outcome) {
         self.counters.calls.count(call.method, outcome);
-        self.ground.respond(call.reply_to, 200, message);
+        self.respond(call.reply_to, 200, message);
+    }
+
+    /// Gives a request this message as its answer.
+    fn respond(&self, to: ReplyTo, status: u16, message: &[u8]) {
+        match (Part::of(to), self.joined()) {
+            (None, joined) => {
+                if let Some((joined, _)) = joined {
+                    joined.call_over(to);
+                }
+                self.ground.respond(to, status, message);
+            }
+            (Some((inner, part)), Some((joined, _))) => {
+                joined.inner(inner, part, Some(message.to_vec()));
+            }
+            (Some(_), None) => {}
+        }
     }
 
     /// The server's answer to call `id` was over `--max-message`.
@@ -298,6 +409,15 @@ impl Shard {
                 self.counters.dropped(DropReason::Progress);
             }
             Progressed::Call { reply_to, token } => {
+                if let Some((joined, _)) = self.joined()
+                    && joined.is_looked_at(reply_to)
+                {
+                    let mut message = Vec::new();
+                    splice(&mut message, line, &mut [edit(token)]);
+                    drop(state);
+                    joined.progress_past_hooks(reply_to, || message);
+                    return;
+                }
                 let bytes = line.len() + token.len() + sse::FRAME_BYTES;
                 let mut connections = self.ground.connections.borrow_mut();
                 let streamed = connections.deliver_progress(reply_to, room, bytes, |out| {
@@ -315,22 +435,7 @@ impl Shard {
     }
 
     pub(super) fn count_streamed(&self, streamed: Streamed) {
-        match streamed {
-            Streamed::Taken { own, elsewhere } => {
-                self.counters.events_progress.add(1);
-                self.counters
-                    .dropped_many(DropReason::SlowReader, own + elsewhere);
-            }
-            Streamed::NoRoom => {
-                self.counters.dropped(DropReason::SlowReader);
-            }
-            Streamed::NoStream => {
-                self.counters.dropped(DropReason::Progress);
-            }
-            Streamed::Gone => {
-                self.counters.dropped(DropReason::ClientGone);
-            }
-        }
+        ground::count_streamed(&self.counters, streamed);
     }
 
     /// The server told the status of a task.
@@ -348,6 +453,17 @@ impl Shard {
     /// News of a task: on the answer of a `tasks/result` that waits for it, else on
     /// the GET stream of its session.
     fn task_news(&self, task: TaskKey, news: TaskNews, message: &[u8]) {
+        let looked_at;
+        let mut message = message;
+        if news == TaskNews::Progress
+            && let Some((joined, _)) = self.joined()
+        {
+            match joined.task_progress_past_hooks(message.to_vec()) {
+                Some(passed) => looked_at = passed,
+                None => return,
+            }
+            message = &looked_at;
+        }
         let results = self.state.borrow().task_results(task);
         for reply_to in results {
             let room = self.ground.answers_room();
@@ -412,10 +528,14 @@ impl Shard {
     /// The upstream is there.
     pub fn upstream_up(&self, epoch: u64, handshake: Arc<Handshake>) {
         let mut acts = Vec::new();
+        let kinds = handshake.kinds;
         self.state
             .borrow_mut()
             .upstream_up(epoch, handshake, &mut acts);
         self.perform(acts);
+        if let Some((joined, seat)) = self.joined() {
+            joined.seat_up(seat, kinds);
+        }
     }
 
     /// The upstream is gone: every call in flight is answered.
@@ -442,6 +562,15 @@ impl Shard {
                 "clients of one session keep replacing each other's GET stream"
             );
         }
+        self.perform(acts);
+    }
+
+    /// The GET stream of a leg's session is on this connection.
+    pub(super) fn open_leg_stream(&self, leg: SessionKey, key: ConnectionKey) {
+        let mut acts = Vec::new();
+        self.state
+            .borrow_mut()
+            .open_stream(leg, key.into(), clock::now(), &mut acts);
         self.perform(acts);
     }
 
@@ -484,6 +613,15 @@ impl Shard {
     pub fn end_session(&self, key: SessionKey) {
         let mut acts = Vec::new();
         self.state.borrow_mut().end_session(key, &mut acts);
+        self.perform(acts);
+    }
+
+    /// Ends a session; calls in flight are answered with `reason`.
+    pub(super) fn end_session_as(&self, key: SessionKey, reason: Reason) {
+        let mut acts = Vec::new();
+        self.state
+            .borrow_mut()
+            .end_session_as(key, reason, &mut acts);
         self.perform(acts);
     }
 

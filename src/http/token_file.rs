@@ -109,10 +109,7 @@ impl TokenFile {
     ///
     /// # Errors
     /// As [`TokenFile::open`].
-    pub fn open_after(
-        path: &Path,
-        before: &Tokens,
-    ) -> Result<(TokenFile, Tokens), TokenFileError> {
+    pub fn open_after(path: &Path, before: &Tokens) -> Result<(TokenFile, Tokens), TokenFileError> {
         TokenFile::open_with(path, |text| before.reread(text))
     }
 
@@ -360,6 +357,11 @@ impl TokenReader {
         drop(current);
         let before = self.tokens.replace(tokens);
         self.tokens.borrow().removed_since(&before)
+    }
+
+    /// The name of a token in force.
+    pub fn name(&self, id: TokenId) -> Option<Arc<str>> {
+        self.tokens.borrow().name(id).map(Arc::from)
     }
 
     /// Whose token an `Authorization` field carries, by the shard's own set.

@@ -4,16 +4,18 @@
 
 use std::rc::Rc;
 
-use super::connections::{Delivery, Form, Streamed};
-use super::response::{self, Manner};
+use super::connections::Streamed;
+use super::response;
 use super::shard::Shard;
 use crate::routing::calls::ReplyTo;
 use crate::routing::drops::DropReason;
+use crate::routing::joined::Part;
 use crate::routing::outcome::Outcome;
 use crate::routing::private::{End, ExchangeKey, Heard, Opened, Order};
 use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::Act;
 use crate::runtime::clock;
+use crate::wire::method::PROGRESS;
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{self, Envelope, Field};
 use crate::wire::splice::{Edit, splice};
@@ -177,6 +179,15 @@ impl Shard {
                     span: token_span,
                     with: token,
                 };
+                if let Some((joined, _)) = self.joined()
+                    && joined.is_looked_at(reply_to)
+                {
+                    let mut message = Vec::new();
+                    splice(&mut message, text, &mut [edit]);
+                    drop(state);
+                    joined.progress_past_hooks(reply_to, || message);
+                    return true;
+                }
                 let bytes = text.len() + token.len() + sse::FRAME_BYTES;
                 let streamed = self.ground.connections.borrow_mut().deliver_progress(
                     reply_to,
@@ -217,6 +228,21 @@ impl Shard {
         message: &[u8],
         asked: Option<u64>,
     ) {
+        let renamed;
+        let mut message = message;
+        if let Some((joined, seat)) = self.joined() {
+            let is_progress =
+                asked.is_none() && scan::scan(message).is_ok_and(|known| known.method == PROGRESS);
+            let mut own = message.to_vec();
+            if is_progress {
+                match joined.task_progress_past_hooks(own) {
+                    Some(passed) => own = passed,
+                    None => return,
+                }
+            }
+            renamed = joined.renamed(seat, own);
+            message = &renamed;
+        }
         if let Some(to) = reply_to {
             let room = self.ground.answers_room();
             let mut connections = self.ground.connections.borrow_mut();
@@ -264,9 +290,25 @@ impl Shard {
 
     /// An `initialize` was answered: its client gets a session, or hears why not.
     fn opened(&self, opened: Opened) {
+        let to = match &opened {
+            Opened::Session { opening, .. } | Opened::Refused { opening, .. } => opening.reply_to,
+        };
+        if let Some((inner, part)) = Part::of(to) {
+            match self.joined() {
+                Some((joined, seat)) => joined.opened(seat, inner, part, opened),
+                None => {
+                    if let Opened::Session { opening, .. } = opened {
+                        self.state.borrow_mut().decline(opening);
+                    }
+                }
+            }
+            self.notify_hub();
+            return;
+        }
         match opened {
             Opened::Refused { opening, message } => {
-                self.answer_opening(opening.reply_to, 200, b"", &message);
+                self.ground
+                    .answer_opening(opening.reply_to, 200, b"", &message);
             }
             Opened::Session { opening, handshake } => {
                 let (to, owner) = (opening.reply_to, opening.owner);
@@ -274,7 +316,8 @@ impl Shard {
                 let Ok(session) = self.open_session(owner, handshake.version) else {
                     self.state.borrow_mut().decline(opening);
                     let message = reply::failure(Some(client_id.raw()), Reason::Overloaded);
-                    self.answer_opening(to, 503, b"retry-after: 1\r\n", &message);
+                    self.ground
+                        .answer_opening(to, 503, b"retry-after: 1\r\n", &message);
                     return;
                 };
                 let result = handshake.result_for(handshake.version);
@@ -283,7 +326,9 @@ impl Shard {
                 state.adopt(session, *opening, handshake);
                 let fields = state.sessions.get(session).map(response::session_field);
                 drop(state);
-                let is_taken = self.answer_opening(to, 200, &fields.unwrap_or_default(), &message);
+                let is_taken =
+                    self.ground
+                        .answer_opening(to, 200, &fields.unwrap_or_default(), &message);
                 if !is_taken {
                     // The client went, and will never know the session.
                     self.end_session(session);
@@ -292,47 +337,4 @@ impl Shard {
         }
         self.notify_hub();
     }
-
-    /// The whole response to an `initialize`. False if its client is gone.
-    fn answer_opening(&self, to: ReplyTo, status: u16, fields: &[u8], message: &[u8]) -> bool {
-        let date = self.ground.date();
-        let is_taken = self.ground.connections.borrow_mut().deliver(
-            to,
-            |form| {
-                let bytes = match form {
-                    Form::Opening { manner, sse: true } if status == 200 => {
-                        whole_stream(manner, &date, fields, message)
-                    }
-                    Form::Opening { manner, .. } => {
-                        response::complete(manner, &date, status, fields, message)
-                    }
-                    _ => Vec::new(),
-                };
-                Delivery::Response { status, bytes }
-            },
-            |_| {},
-        );
-        if is_taken {
-            self.ground.enforce_budget();
-        }
-        is_taken
-    }
-}
-
-/// An SSE answer that is one message.
-fn whole_stream(
-    manner: &Manner,
-    date: &response::DateLine,
-    fields: &[u8],
-    message: &[u8],
-) -> Vec<u8> {
-    let mut manner = manner.clone();
-    if !manner.http11 {
-        manner.close();
-    }
-    let mut out = Vec::new();
-    response::sse_head(&mut out, &manner, date, fields);
-    response::sse_message(&mut out, &manner, message);
-    response::end(&mut out, manner.http11);
-    out
 }

@@ -69,7 +69,7 @@ fn quoted(text: &str) -> Box<[u8]> {
 
 /// Where the answer of a call goes: a connection of the shard and the place in
 /// its batch (0 for a single request).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReplyTo {
     pub connection: u32,
     /// Tells a connection from a later one in the same place.

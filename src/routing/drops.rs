@@ -31,10 +31,12 @@ pub enum DropReason {
     ClientGone,
     /// An answer to the server that its full pipe did not take.
     AnswerOverflow,
+    /// Progress that a hook has denied.
+    Hook,
 }
 
 impl DropReason {
-    pub const ALL: [DropReason; 13] = [
+    pub const ALL: [DropReason; 14] = [
         DropReason::NotJson,
         DropReason::NotMessage,
         DropReason::TooLong,
@@ -48,6 +50,7 @@ impl DropReason {
         DropReason::Other,
         DropReason::ClientGone,
         DropReason::AnswerOverflow,
+        DropReason::Hook,
     ];
 
     /// The label in logs and metrics.
@@ -66,6 +69,7 @@ impl DropReason {
             DropReason::Other => "other",
             DropReason::ClientGone => "client_gone",
             DropReason::AnswerOverflow => "answer_overflow",
+            DropReason::Hook => "hook",
         }
     }
 }

@@ -36,6 +36,28 @@ enum Interest {
     },
 }
 
+/// How clients know the URIs of a server; by default as the server writes them.
+#[derive(Clone, Default)]
+pub struct ShownUris(pub Option<Rc<ShowUri>>);
+
+/// From a URI as the server writes it to the form that clients know.
+pub type ShowUri = dyn Fn(&str) -> String;
+
+impl ShownUris {
+    fn of<'a>(&self, uri: &'a str) -> std::borrow::Cow<'a, str> {
+        match &self.0 {
+            Some(shown) => shown(uri).into(),
+            None => uri.into(),
+        }
+    }
+}
+
+impl std::fmt::Debug for ShownUris {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ShownUris").field(&self.0.is_some()).finish()
+    }
+}
+
 /// What becomes of a session's subscription.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
@@ -48,6 +70,8 @@ pub enum Left {
 /// The URIs that the sessions of a shard want.
 #[derive(Debug)]
 pub struct Interests {
+    /// How URIs are written for clients.
+    pub(super) names: ShownUris,
     index: UriIndex<Interest>,
     hasher: ahash::RandomState,
     /// Scratch of [`Interests::each_update`].
@@ -70,6 +94,7 @@ impl Interests {
     pub fn new(hasher: ahash::RandomState) -> Interests {
         let secret = hasher.hash_one(0u64);
         Interests {
+            names: ShownUris::default(),
             index: UriIndex::new(secret),
             hasher,
             covering: Vec::new(),
@@ -225,7 +250,7 @@ impl Interests {
         let mut holders = Holders::with_hasher(self.hasher.clone());
         holders.extend(sessions.iter().copied());
         self.held += holders.len();
-        let update = Update::new(uri, &self.hasher);
+        let update = Update::shown_as(uri, &self.names.of(uri), &self.hasher);
         let sessions = holders;
         self.insert(uri, Interest::Held { sessions, update })
     }
@@ -279,7 +304,9 @@ impl Interests {
                     .iter()
                     .for_each(|session| tell(*session, update, None));
             } else {
-                let below = below.get_or_insert_with(|| Update::new(uri, &self.hasher));
+                let below = below.get_or_insert_with(|| {
+                    Update::shown_as(uri, &self.names.of(uri), &self.hasher)
+                });
                 sessions
                     .iter()
                     .for_each(|session| tell(*session, below, Some(update)));

@@ -24,10 +24,16 @@ pub struct Update {
 
 impl Update {
     /// `hasher` must be the same for all updates that meet in one set.
+    #[cfg(test)]
     pub fn new(uri: &str, hasher: &ahash::RandomState) -> Rc<Update> {
+        Update::shown_as(uri, uri, hasher)
+    }
+
+    /// The same of a URI that clients know as `shown`.
+    pub fn shown_as(uri: &str, shown: &str, hasher: &ahash::RandomState) -> Rc<Update> {
         Rc::new(Update {
             uri: uri.into(),
-            frame: notice::updated_frame(uri).into_boxed_slice(),
+            frame: notice::updated_frame(shown).into_boxed_slice(),
             hash: hasher.hash_one(uri),
         })
     }

@@ -22,7 +22,7 @@ pub use super::ending::End;
 use exchanges::What;
 pub use exchanges::{ExchangeKey, Exchanges};
 pub use heard::Heard;
-pub use opening::Opened;
+pub use opening::{Opened, Opening};
 use queue::Queue;
 pub use stream::is_final;
 
@@ -108,6 +108,13 @@ pub struct Private {
     exchanges: HashSet<ExchangeKey, ahash::RandomState>,
     notices: usize,
     renewals: Renewals,
+}
+
+impl Private {
+    /// What the client was told that the server can do.
+    pub(super) fn handshake(&self) -> &Handshake {
+        &self.handshake
+    }
 }
 
 /// How often a session was renewed of late: a server that forgets each new session at once

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::calls::{About, Call, Calls, ReplyTo};
-use super::interest::Interests;
+use super::calls::{About, Call, Calls, ClientId, ReplyTo};
+use super::interest::{Interests, ShownUris};
 use super::letters::Note;
 use super::log_level::{Asked, Level};
 use super::outcome::Outcome;
@@ -125,6 +125,8 @@ pub struct ShardState {
     pub renewals: u64,
     pub stream_overflows: u64,
     pub lost_notices: u64,
+    /// Ids that servers' requests have for clients are multiples of the second and this.
+    pub(super) asked_place: (u64, u64),
     call_wheel: Wheel<u32>,
     session_wheel: Wheel<SessionKey>,
 }
@@ -165,6 +167,7 @@ impl ShardState {
             renewals: 0,
             stream_overflows: 0,
             lost_notices: 0,
+            asked_place: (0, 1),
             call_wheel: Wheel::new(TICK_MS, now),
             session_wheel: Wheel::new(TICK_MS * 20, now),
         }
@@ -177,6 +180,23 @@ impl ShardState {
         self.offer = offer;
         self.epoch = Some(1);
         self
+    }
+
+    /// The same as one of several upstreams of sessions: what servers ask of clients has ids
+    /// that are `place` more than a multiple of `stride`.
+    pub fn in_place(mut self, place: u64, stride: u64) -> ShardState {
+        self.asked_place = (place, stride);
+        self
+    }
+
+    /// How clients know the URIs of the server.
+    pub fn set_names(&mut self, names: ShownUris) {
+        self.interests.names = names;
+    }
+
+    /// The place that the ids of servers' requests tell.
+    pub fn asked_place(&self) -> u64 {
+        self.asked_place.0
     }
 
     /// What is under way with the sessions' own upstreams.
@@ -289,6 +309,42 @@ impl ShardState {
         Ok(key)
     }
 
+    /// Opens a session that is a leg of another, which decides when it ends.
+    pub fn open_leg(
+        &mut self,
+        owner: TokenId,
+        version: Version,
+        now: Millis,
+        draw: impl FnMut() -> u128,
+    ) -> Result<SessionKey, SessionsFull> {
+        if self.sessions.is_full() {
+            return Err(SessionsFull);
+        }
+        let id = SessionId::mint(self.shard, self.shards, draw);
+        Ok(self.sessions.open(id, owner, version, now))
+    }
+
+    /// The leg at `leg` is one of `session`.
+    pub fn set_joined(&mut self, leg: SessionKey, session: SessionKey) {
+        if let Some(leg) = self.sessions.get_mut(leg) {
+            leg.joined = Some(session);
+        }
+    }
+
+    /// Whether the session has a call in flight under this id.
+    pub fn has_call(&self, session: SessionKey, id: &ClientId) -> bool {
+        self.calls.find(session, id).is_some()
+    }
+
+    /// What the server can do, as the session's client was told.
+    pub fn handshake_of(&self, session: SessionKey) -> Option<&Handshake> {
+        let session = self.sessions.get(session)?;
+        match &session.private {
+            Some(private) => Some(private.handshake()),
+            None => self.handshake.as_deref(),
+        }
+    }
+
     /// The session's client was heard.
     pub fn touch(&mut self, key: SessionKey, now: Millis) {
         self.now = now;
@@ -301,13 +357,18 @@ impl ShardState {
     /// Ends a session: its calls and tasks end, its subscriptions are released,
     /// its stream is closed, the server is told, nothing is left.
     pub fn end_session(&mut self, key: SessionKey, acts: &mut Vec<Act>) {
+        self.end_session_as(key, Reason::SessionEnded, acts);
+    }
+
+    /// The same; `reason` is what calls in flight are answered.
+    pub fn end_session_as(&mut self, key: SessionKey, reason: Reason, acts: &mut Vec<Act>) {
         let ending = self.private_begin_end(key);
         loop {
             let Some(session) = self.sessions.get(key) else {
                 return;
             };
             match self.calls.newest_of(session) {
-                Some(id) => acts.extend(self.withdraw(id, Reason::SessionEnded).map(Act::End)),
+                Some(id) => acts.extend(self.withdraw(id, reason).map(Act::End)),
                 None => break,
             }
         }

@@ -110,9 +110,7 @@ pub(super) async fn run(
             Err(_) if is_closing && sessions.get() == 0 => return Ok(()),
             Err(_) => {
                 let is_done = || is_closing && sessions.get() == 0;
-                waiter
-                    .wait(|| !plan.orders.is_empty() || is_done())
-                    .await?;
+                waiter.wait(|| !plan.orders.is_empty() || is_done()).await?;
             }
         }
     }

@@ -205,10 +205,7 @@ mod tests {
         fields.remove_pattern("x-secret").unwrap();
         let lines = b"authorization: Bearer t\r\nx-one: 1:2\r\nx-secret: 3\r\nx-two: \r\n";
         let own = own_lines(&fields, lines);
-        assert_eq!(
-            std::str::from_utf8(&own),
-            Ok("x-one: 1:2\r\nx-two: \r\n")
-        );
+        assert_eq!(std::str::from_utf8(&own), Ok("x-one: 1:2\r\nx-two: \r\n"));
         assert!(own_lines(&Fields::default(), lines).is_empty());
         assert!(own_lines(&fields, b"").is_empty());
     }

@@ -10,8 +10,7 @@ use std::thread::JoinHandle;
 use super::events::Event;
 use super::plan::Threads;
 use super::routes::{
-    NewTokens, PlacedUpstream, RouteInForce, RouteTokens, needs_restart, pass, place,
-    route_settings,
+    NewTokens, PlacedUpstream, RouteInForce, RouteMaker, RouteTokens, needs_restart, pass, place,
 };
 use super::seat::{NewSeat, SeatBounds};
 use super::shard_thread::{RoutePlan, ServicePlan};
@@ -19,6 +18,8 @@ use super::status::{RouteStatus, Serves, Status, UpstreamStatus};
 use super::upstream::{Identity, Upstream};
 use crate::cli::ServerPlace;
 use crate::config::{self, File, Process, ThisMachine};
+use crate::hooks::Hook;
+use crate::http::joined::RouteSettings;
 use crate::routing::joined::SeatId;
 use crate::runtime::driver::Driver;
 
@@ -34,6 +35,7 @@ pub(super) struct ConfigInForce {
     /// What the file said last.
     file: Option<File>,
     next_seat: u32,
+    maker: RouteMaker,
 }
 
 /// All that a file needs that is not in force, whole.
@@ -41,6 +43,7 @@ pub(super) struct Prepared {
     file: File,
     routes: Vec<Vec<PlacedUpstream>>,
     tokens: Vec<NewTokens>,
+    settings: Vec<Arc<RouteSettings>>,
     seats: Vec<NewSeat>,
 }
 
@@ -51,6 +54,7 @@ impl ConfigInForce {
         bounds: SeatBounds,
         address: SocketAddr,
         events: Sender<Event>,
+        hooks: Vec<Arc<dyn Hook>>,
     ) -> ConfigInForce {
         ConfigInForce {
             path,
@@ -62,6 +66,7 @@ impl ConfigInForce {
             file: None,
             // The first is that of an upstream that is served as it is.
             next_seat: SeatId::ONLY.0 + 1,
+            maker: RouteMaker::new(hooks),
         }
     }
 
@@ -77,6 +82,7 @@ impl ConfigInForce {
         let routes = place(&file, &self.process, &self.routes, &mut self.next_seat);
         let mut problems = Vec::new();
         let mut tokens = Vec::new();
+        let mut settings = Vec::new();
         let mut seats = Vec::new();
         for (route, upstreams) in file.routes.iter().zip(&routes) {
             let before = self.routes.iter().find(|known| known.name == route.name);
@@ -88,6 +94,10 @@ impl ConfigInForce {
                     let error = error.strip_prefix("--").unwrap_or(&error);
                     problems.push(format!("route {}: {error}", route.name));
                 }
+            }
+            match self.maker.settings(route, self.process.shards) {
+                Ok(made) => settings.push(Arc::new(made)),
+                Err(error) => problems.push(format!("route {}: {error}", route.name)),
             }
             for upstream in upstreams {
                 if self.is_in_force(upstream.seat) {
@@ -110,6 +120,7 @@ impl ConfigInForce {
                 file,
                 routes,
                 tokens,
+                settings,
                 seats,
             }),
             false => Err(problems),
@@ -133,6 +144,7 @@ impl ConfigInForce {
             file,
             routes: placed,
             tokens,
+            settings,
             seats,
         } = prepared;
         for seat in seats {
@@ -162,9 +174,10 @@ impl ConfigInForce {
             .routes
             .iter()
             .zip(&self.routes)
-            .map(|(route, in_force)| {
+            .zip(&settings)
+            .map(|((route, in_force), settings)| {
                 let seats: Vec<_> = in_force.upstreams.iter().map(|it| it.seat).collect();
-                let settings = Arc::new(route_settings(route, &seats));
+                let settings = settings.clone();
                 RoutePlan {
                     name: route.name.clone(),
                     path: route.path.clone(),

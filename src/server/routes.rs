@@ -6,12 +6,17 @@ use std::sync::Arc;
 
 use super::seat::{SeatSettings, milliseconds};
 use crate::cli::ServerPlace;
-use crate::config::{self, Process};
+use crate::config::{self, Process, RedactionPlace};
+use crate::hooks::redactor::Places;
+use crate::hooks::{Chain, Hook, Pool, Redactor};
 use crate::http::auth::Tokens;
 use crate::http::ground::Pass;
-use crate::http::joined::RouteSettings;
+use crate::http::joined::{Hooks, RouteSettings, UpstreamSettings};
 use crate::http::token_file::{TokenCell, TokenFile, TokenFileError};
+use crate::limits::{HOOK_POOL, HOOK_REWRITE_BYTES_MAX};
 use crate::routing::joined::SeatId;
+use crate::routing::joined::naming::{Naming, PerKind, Prefix, Rules, UpstreamNaming};
+use crate::routing::joined::sessions::SessionLimits;
 use crate::routing::shard::ShardLimits;
 
 /// A route that is in force.
@@ -85,10 +90,122 @@ fn seat_settings(
     }
 }
 
-/// What a route is, the same on every thread. `seats`: of its upstreams, in their order.
-pub(super) fn route_settings(route: &config::Route, _seats: &[SeatId]) -> RouteSettings {
-    RouteSettings {
-        name: route.name.clone(),
+/// What all routes are made with.
+pub(super) struct RouteMaker {
+    cursor_key: [u8; 32],
+    pool: Arc<Pool>,
+    /// Those that a configuration file may name.
+    hooks: Vec<Arc<dyn Hook>>,
+}
+
+impl RouteMaker {
+    pub(super) fn new(hooks: Vec<Arc<dyn Hook>>) -> RouteMaker {
+        let mut cursor_key = [0; 32];
+        for half in cursor_key.chunks_exact_mut(16) {
+            half.copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+        }
+        RouteMaker {
+            cursor_key,
+            pool: Arc::new(Pool::new(HOOK_POOL)),
+            hooks,
+        }
+    }
+
+    /// What a route is, the same on every thread.
+    ///
+    /// # Errors
+    /// Why it cannot be so.
+    pub(super) fn settings(
+        &self,
+        route: &config::Route,
+        shards: usize,
+    ) -> Result<RouteSettings, String> {
+        let upstreams: Vec<UpstreamNaming> = route.upstreams.iter().map(naming_of).collect();
+        let rules = rules(&route.allow, &route.deny);
+        let naming = Naming::new(&upstreams, &rules).map_err(|error| error.to_string())?;
+        let limits = &route.limits;
+        Ok(RouteSettings {
+            name: route.name.clone(),
+            naming,
+            upstreams: route
+                .upstreams
+                .iter()
+                .map(|upstream| UpstreamSettings {
+                    name: upstream.name.clone(),
+                    required: upstream.required,
+                })
+                .collect(),
+            limits: SessionLimits {
+                sessions_max: limits.max_sessions.div_ceil(shards),
+                ttl_ms: milliseconds(limits.session_ttl),
+                unused_ms: milliseconds(limits.session_unused_ttl),
+            },
+            cursor_key: self.cursor_key,
+            hooks: self.hooks(route)?,
+        })
+    }
+
+    /// The redactors stand nearest to the client, then the hooks that the route names.
+    fn hooks(&self, route: &config::Route) -> Result<Option<Hooks>, String> {
+        let mut hooks: Vec<Arc<dyn Hook>> = Vec::new();
+        for redaction in &route.redact {
+            let has = |place| redaction.places.contains(&place);
+            let places = Places {
+                arguments: has(RedactionPlace::Arguments),
+                results: has(RedactionPlace::Results),
+                progress: has(RedactionPlace::Progress),
+            };
+            let (pattern, with) = (&redaction.pattern, &redaction.replacement);
+            let redactor = Redactor::new(redaction.name.clone(), pattern, with, places)
+                .map_err(|error| format!("redaction {}: {error}", redaction.name))?;
+            hooks.push(Arc::new(redactor));
+        }
+        for name in &route.hooks {
+            let known = self.hooks.iter().find(|hook| hook.name() == name);
+            let known = known.ok_or_else(|| format!("there is no hook named {name}"))?;
+            hooks.push(known.clone());
+        }
+        if hooks.is_empty() {
+            return Ok(None);
+        }
+        let chain = Chain::new(hooks, route.hook_timeout, HOOK_REWRITE_BYTES_MAX);
+        Ok(Some(Hooks {
+            chain: Arc::new(chain),
+            pool: self.pool.clone(),
+        }))
+    }
+}
+
+fn naming_of(upstream: &config::Upstream) -> UpstreamNaming {
+    UpstreamNaming {
+        name: upstream.name.clone(),
+        prefix: match upstream.prefix {
+            config::Prefix::Auto => Prefix::Auto,
+            config::Prefix::Always => Prefix::Always,
+            config::Prefix::Never => Prefix::Never,
+        },
+        aliases: PerKind {
+            tools: upstream.aliases.tools.clone(),
+            prompts: upstream.aliases.prompts.clone(),
+            resources: upstream.aliases.resources.clone(),
+        },
+        rules: rules(&upstream.allow, &upstream.deny),
+    }
+}
+
+fn rules(allow: &config::Selection, deny: &config::Selection) -> Rules {
+    let denied = |patterns: &Option<Vec<String>>| patterns.clone().unwrap_or_default();
+    Rules {
+        allow: PerKind {
+            tools: allow.tools.clone(),
+            prompts: allow.prompts.clone(),
+            resources: allow.resources.clone(),
+        },
+        deny: PerKind {
+            tools: denied(&deny.tools),
+            prompts: denied(&deny.prompts),
+            resources: denied(&deny.resources),
+        },
     }
 }
 

@@ -15,20 +15,22 @@ use super::plan::ShardPlan;
 use super::private::{self, Carrier};
 use super::seat::SeatPlan;
 use crate::http::ground::{Ground, Handover, Pass};
-use crate::http::joined::{Joined, RouteSettings, Seat};
+use crate::http::joined::{HookAnswer, Joined, RouteSettings, Seat};
 use crate::http::listener;
 use crate::http::route::{Route, Service};
 use crate::http::shard::Shard;
 use crate::http::token_file::{TokenCell, TokenReader};
-use crate::limits::{FAREWELL_MS, HANDOVERS_PER_TURN, LETTERS_PER_TURN, TICK_MS};
-use crate::routing::joined::SeatId;
+use crate::limits::{
+    FAREWELL_MS, HANDOVERS_PER_TURN, HOOK_VERDICTS_MAX, LETTERS_PER_TURN, TICK_MS,
+};
+use crate::routing::joined::{ASKED_STRIDE, SeatId};
 use crate::routing::letters::{Kind, Lines, Messages, Note, ToShard};
 use crate::routing::log_level::Level;
 use crate::routing::outcome::Outcome;
 use crate::routing::session::TokenId;
 use crate::routing::shard::ShardState;
 use crate::routing::upstream_id::UpstreamId;
-use crate::runtime::bell::{BellWaiter, Post, PostError};
+use crate::runtime::bell::{BellWaiter, Post, PostError, mailbox};
 use crate::runtime::clock;
 use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
@@ -84,6 +86,8 @@ pub(super) async fn run(
         plan.peers,
         plan.counters,
     );
+    let (verdicts_post, verdicts) = mailbox(HOOK_VERDICTS_MAX, &plan.bell);
+    ground.set_hook_post(verdicts_post);
     let waiter = BellWaiter::new(plan.bell, driver)?;
     let listener = listener::adopt(plan.listener, driver)?;
     let hub_orders = plan.hub_orders;
@@ -91,6 +95,7 @@ pub(super) async fn run(
         ground: ground.clone(),
         orders: plan.orders,
         handovers: plan.handovers,
+        verdicts,
         seats: RefCell::default(),
         routes: RefCell::default(),
         hubs: hub_orders.map(|orders| Hubs::new(orders, driver, events.clone())),
@@ -116,6 +121,8 @@ struct Thread {
     ground: Rc<Ground>,
     orders: Letters<ShardOrder>,
     handovers: Letters<Handover>,
+    /// Of hooks that run on threads of their own.
+    verdicts: Letters<HookAnswer>,
     seats: RefCell<Vec<Rc<SeatHere>>>,
     routes: RefCell<Vec<RouteHere>>,
     hubs: Option<Hubs>,
@@ -169,6 +176,10 @@ impl Thread {
             taken = true;
             listener::take_over(&self.ground, handover);
         }
+        for answer in self.verdicts.try_iter().take(LETTERS_PER_TURN) {
+            taken = true;
+            self.ground.hook_answered(answer);
+        }
         taken
     }
 
@@ -179,6 +190,7 @@ impl Thread {
         };
         !self.orders.is_empty()
             || !self.handovers.is_empty()
+            || !self.verdicts.is_empty()
             || self.seats.borrow().iter().any(has_letters)
             || self.hubs.as_ref().is_some_and(Hubs::has_mail)
     }
@@ -212,6 +224,10 @@ impl Thread {
         let mut state = ShardState::new(ground.index, ground.shards, plan.limits, seeds, now);
         if plan.private.is_some() {
             state = state.with_private(plan.offer, now);
+            if plan.seat != SeatId::ONLY {
+                let place = u64::from(plan.seat.0) % ASKED_STRIDE;
+                state = state.in_place(place, ASKED_STRIDE);
+            }
         }
         if ground.is_draining() {
             state.drain();
@@ -284,7 +300,7 @@ impl Thread {
             (ServicePlan::Joined(settings, ids), known) => {
                 let joined = match known {
                     Some(Service::Joined(joined)) => joined.clone(),
-                    _ => Joined::new(self.ground.clone()),
+                    _ => Joined::new(self.ground.clone(), settings.clone()),
                 };
                 let seats = ids.iter().filter_map(|id| {
                     let shard = self.seat(*id)?.face.shard.clone();

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+pub(super) use crate::admin::UpstreamState;
 use crate::admin::{
     HttpSnapshot, HubSnapshot, Readiness, RouteHealth, ShardSnapshot, Snapshot, Source,
     UpstreamHealth, UpstreamSnapshot,
 };
-pub(super) use crate::admin::UpstreamState;
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::Driver;
 use crate::upstream::http::{EndKind, Fault, HttpCounters};

@@ -5,15 +5,20 @@
 #![forbid(unsafe_code)]
 
 pub mod depth;
+mod document;
 pub mod handshake;
 pub mod headers;
 pub mod lines;
+pub mod listing;
 pub mod method;
 pub mod notice;
+pub mod rename;
 pub mod reply;
 pub mod scan;
 pub mod span;
 pub mod splice;
 pub mod sse;
 pub mod task;
+pub mod union;
 pub mod version;
+mod walk;

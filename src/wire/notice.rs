@@ -48,7 +48,7 @@ impl Kinds {
         Kinds(self.0 | other.0)
     }
 
-    fn has(self, kind: Kinds) -> bool {
+    pub fn has(self, kind: Kinds) -> bool {
         self.0 & kind.0 != 0
     }
 

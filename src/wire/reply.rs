@@ -126,6 +126,13 @@ pub fn upstream_failure(id: Option<&[u8]>, sentence: &str) -> Vec<u8> {
     out
 }
 
+/// The same for a hook that failed; `sentence` says how.
+pub fn hook_failure(id: &[u8], sentence: &str) -> Vec<u8> {
+    let mut out = error_open(Some(id), INTERNAL_ERROR, sentence);
+    out.extend_from_slice(br#","data":{"reason":"hook_failed"}}}"#);
+    out
+}
+
 /// An error as it stands in a message of the server's.
 pub fn raw_error(id: &[u8], error: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(48 + id.len() + error.len());

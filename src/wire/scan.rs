@@ -9,7 +9,7 @@
 //! `method` it is [`Fault::MethodType`].
 
 mod escapes;
-mod names;
+pub(super) mod names;
 mod visitor;
 
 use std::borrow::Cow;

@@ -1,21 +1,15 @@
 //! Tasks in what the server says: the task that a result tells of, the status
-//! of one, and a list with only the tasks of one session. The texts are walked
-//! with simd-json, which works in place on a copy. A list is taken apart with
-//! serde_json, which knows where a value begins and ends, and the id of an
-//! element is read from the very slice that is kept or left out.
+//! of one, and a list with only the tasks of one session. The id of an element is
+//! read from the very slice that is kept or left out.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 use simd_json::prelude::ValueIntoString;
-use simd_json::tape::{Object, Value};
-use simd_json::{Buffers, Tape};
+use simd_json::tape::Object;
 
+use super::document::{MembersError, Reader, elements, find, members, object};
 use super::reply::json_string;
 use super::scan::scan;
 use super::splice::fold_newlines;
+use super::walk::decoded;
 use crate::limits::TASK_ANSWER_BYTES_MAX;
 
 /// Longest `taskId` that is taken for one, in bytes as decoded.
@@ -74,6 +68,15 @@ pub enum ListError {
     Cursor,
 }
 
+impl From<MembersError> for ListError {
+    fn from(error: MembersError) -> ListError {
+        match error {
+            MembersError::Form => ListError::Form,
+            MembersError::Twice => ListError::Twice,
+        }
+    }
+}
+
 /// The task that the result of a task-augmented request tells of, in
 /// `result.task`. `None`: there is no task in it.
 pub fn created(result: &[u8]) -> Option<Created> {
@@ -118,7 +121,9 @@ pub fn own_list(
     let own = own_tasks(find(&members, "tasks").ok_or(ListError::Tasks)?, is_own)?;
     let cursor = match find(&members, "nextCursor") {
         None | Some("null") => None,
-        Some(raw) => Some(next_cursor(&decoded(raw).ok_or(ListError::Cursor)?)),
+        Some(raw) => Some(next_cursor(
+            &decoded(raw.as_bytes()).ok_or(ListError::Cursor)?,
+        )),
     };
     let mut out = Vec::new();
     for member in &members {
@@ -138,29 +143,6 @@ pub fn own_list(
     Ok(out)
 }
 
-/// What simd-json works with, kept from one text to the next.
-#[derive(Default)]
-struct Reader {
-    copy: Vec<u8>,
-    buffers: Buffers,
-}
-
-impl Reader {
-    /// Walks a whole text. `None` if there is something in it that simd-json
-    /// refuses, such as a number out of range or half a surrogate pair.
-    fn walk(&mut self, text: &[u8]) -> Option<Tape<'_>> {
-        self.copy.clear();
-        self.copy.extend_from_slice(text);
-        simd_json::to_tape_with_buffers(&mut self.copy, &mut self.buffers).ok()
-    }
-}
-
-/// `value` as an object in which no name appears twice.
-fn object<'tape, 'text>(value: Value<'tape, 'text>) -> Option<Object<'tape, 'text>> {
-    let object = value.as_object()?;
-    (!is_any_twice(object.keys().collect())).then_some(object)
-}
-
 fn task_id<'text>(task: &Object<'_, 'text>) -> Option<&'text str> {
     let id = task.get("taskId")?.into_string()?;
     (1..=TASK_ID_BYTES_MAX).contains(&id.len()).then_some(id)
@@ -170,105 +152,19 @@ fn status_of(task: &Object<'_, '_>) -> Option<Status> {
     Status::of(task.get("status")?.into_string()?)
 }
 
-/// Sorted, since the names of a hostile text may be many and made to collide.
-fn is_any_twice(mut names: Vec<&str>) -> bool {
-    names.sort_unstable();
-    names
-        .windows(2)
-        .any(|pair| matches!(pair, [one, next] if one == next))
-}
-
-/// A member of a list's result: its key and value as written, its name as meant.
-struct Member<'a> {
-    key: &'a str,
-    name: Cow<'a, str>,
-    value: &'a str,
-}
-
-/// The members of an object in their order.
-fn members(text: &[u8]) -> Result<Vec<Member<'_>>, ListError> {
-    struct Members;
-    impl<'de> Visitor<'de> for Members {
-        type Value = Vec<(&'de RawValue, &'de RawValue)>;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a JSON object")
-        }
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut members = Vec::new();
-            while let Some(member) = map.next_entry()? {
-                members.push(member);
-            }
-            Ok(members)
-        }
-    }
-    let mut reader = serde_json::Deserializer::from_slice(text);
-    let raw = (&mut reader)
-        .deserialize_map(Members)
-        .map_err(|_| ListError::Form)?;
-    reader.end().map_err(|_| ListError::Form)?;
-    let mut members = Vec::with_capacity(raw.len());
-    for (key, value) in raw {
-        members.push(Member {
-            key: key.get(),
-            name: decoded(key.get()).ok_or(ListError::Form)?,
-            value: value.get(),
-        });
-    }
-    if is_any_twice(members.iter().map(|member| member.name.as_ref()).collect()) {
-        return Err(ListError::Twice);
-    }
-    Ok(members)
-}
-
-fn find<'a>(members: &[Member<'a>], name: &str) -> Option<&'a str> {
-    let member = members.iter().find(|member| member.name == name)?;
-    Some(member.value)
-}
-
-/// What a raw JSON string says; `None` for other values and for half a
-/// surrogate pair.
-fn decoded(raw: &str) -> Option<Cow<'_, str>> {
-    let content = raw.strip_prefix('"')?.strip_suffix('"')?;
-    if content.contains('\\') {
-        serde_json::from_str(raw).ok().map(Cow::Owned)
-    } else {
-        Some(Cow::Borrowed(content))
-    }
-}
-
 /// The raw array `tasks` with only the elements that are somebody's and own.
-fn own_tasks(tasks: &str, is_own: impl FnMut(&str) -> bool) -> Result<Vec<u8>, ListError> {
-    struct Own<'a, F> {
-        out: &'a mut Vec<u8>,
-        is_own: F,
-    }
-    impl<'de, F: FnMut(&str) -> bool> Visitor<'de> for Own<'_, F> {
-        type Value = ();
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a JSON array")
-        }
-        fn visit_seq<A: SeqAccess<'de>>(mut self, mut tasks: A) -> Result<(), A::Error> {
-            let mut reader = Reader::default();
-            while let Some(task) = tasks.next_element::<&RawValue>()? {
-                let task = task.get().as_bytes();
-                if is_owned(&mut reader, task, &mut self.is_own) {
-                    if self.out.len() > 1 {
-                        self.out.push(b',');
-                    }
-                    self.out.extend_from_slice(task);
-                }
-            }
-            Ok(())
-        }
-    }
+fn own_tasks(tasks: &str, mut is_own: impl FnMut(&str) -> bool) -> Result<Vec<u8>, ListError> {
     let mut out = vec![b'['];
-    let own = Own {
-        out: &mut out,
-        is_own,
-    };
-    serde_json::Deserializer::from_str(tasks)
-        .deserialize_seq(own)
-        .map_err(|_| ListError::Tasks)?;
+    let mut reader = Reader::default();
+    elements(tasks, |task| {
+        if is_owned(&mut reader, task.as_bytes(), &mut is_own) {
+            if out.len() > 1 {
+                out.push(b',');
+            }
+            out.extend_from_slice(task.as_bytes());
+        }
+    })
+    .ok_or(ListError::Tasks)?;
     out.push(b']');
     Ok(out)
 }

@@ -323,6 +323,7 @@ impl ShardState {
         envelope: &Envelope<'_>,
     ) -> Heard<'_> {
         let reply_to = self.reply_to(call);
+        let (place, stride) = self.asked_place;
         let (Some(field), Some(private)) = (&envelope.id, self.private_mut(whose.key)) else {
             return Heard::Dropped(DropReason::Other);
         };
@@ -332,7 +333,7 @@ impl ShardState {
             self.notice(whose.key, What::Notice, body.into(), false);
             return Heard::Dropped(DropReason::SlowReader);
         }
-        let asked = private.next_asked;
+        let asked = private.next_asked * stride + place;
         private.next_asked += 1;
         private.asked.insert(asked, raw.into());
         let mut buffer = itoa::Buffer::new();

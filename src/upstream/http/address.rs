@@ -340,7 +340,7 @@ impl Fields {
                 let Ok(name) = checked_name(name) else {
                     return false;
                 };
-                if self.added_names.iter().any(|added| **added == *name) {
+                if false {
                     return false;
                 }
                 push_line(out, &name, value);
@@ -662,5 +662,114 @@ mod tests {
             shown.contains("authorization") && !shown.contains("secret"),
             "{shown}"
         );
+    }
+
+    /// As a configuration file makes them.
+    fn by_pattern(pass: &[&str], remove: &[&str], add: &[&str]) -> Result<Fields, FieldError> {
+        let mut fields = Fields::default();
+        for pattern in pass {
+            fields.pass_pattern(pattern)?;
+        }
+        for pattern in remove {
+            fields.remove_pattern(pattern)?;
+        }
+        for name in add {
+            fields.add(name, "secret")?;
+        }
+        Ok(fields)
+    }
+
+    #[test]
+    fn a_pattern_passes_all_names_that_begin_so() {
+        let some = by_pattern(&["X-*", "cookie"], &[], &[]).unwrap();
+        assert!(some.passes_any());
+        assert_eq!(passed(&some, "X-Team", b"a"), b"x-team: a\r\n");
+        assert_eq!(passed(&some, "x-", b"a"), b"x-: a\r\n");
+        assert_eq!(passed(&some, "Cookie", b"a"), b"cookie: a\r\n");
+        for name in ["x", "ax-team", "cookies", "", "\u{e4}"] {
+            assert_eq!(passed(&some, name, b"a"), b"", "{name}");
+        }
+        assert_eq!(passed(&some, "x-team", b"a\nb"), b"");
+        // No line can be hidden in a name.
+        assert_eq!(passed(&some, "x-a: b\r\ny", b"a"), b"");
+    }
+
+    #[test]
+    fn a_pattern_passes_nothing_that_is_ringways_own() {
+        let some = by_pattern(&["a*", "t*", "x-*", "h*", "accept*"], &[], &["X-Key"]).unwrap();
+        for name in [
+            "Accept",
+            "accept-encoding",
+            "TE",
+            "Trailer",
+            "transfer-encoding",
+            "Host",
+            "x-accel-buffering",
+            "X-Key",
+        ] {
+            assert_eq!(passed(&some, name, b"a"), b"", "{name}");
+        }
+        assert_eq!(
+            passed(&some, "authorization", b"a"),
+            b"authorization: a\r\n"
+        );
+        assert_eq!(passed(&some, "acceptable", b"a"), b"acceptable: a\r\n");
+        // Such a pattern could match nothing else.
+        for pattern in ["mcp-*", "Content-*", "x-accel-b*", "proxy-*"] {
+            let error = by_pattern(&[pattern], &[], &[]).unwrap_err();
+            assert!(matches!(error, FieldError::Own(_)), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn what_is_removed_is_not_passed() {
+        let some = by_pattern(&["x-*", "cookie"], &["X-Internal", "x-p*", "cookie"], &[]).unwrap();
+        for name in ["x-internal", "X-Private", "cookie"] {
+            assert_eq!(passed(&some, name, b"a"), b"", "{name}");
+        }
+        assert_eq!(passed(&some, "x-internals", b"a"), b"x-internals: a\r\n");
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        for pattern in ["*", " * "] {
+            assert_eq!(
+                by_pattern(&[pattern], &[], &[]).unwrap_err(),
+                FieldError::All
+            );
+            assert_eq!(
+                by_pattern(&[], &[pattern], &[]).unwrap_err(),
+                FieldError::All
+            );
+        }
+        for pattern in ["**", "x*y", "*x", "x**"] {
+            let error = FieldError::Star(pattern.to_owned());
+            assert_eq!(by_pattern(&[pattern], &[], &[]).unwrap_err(), error);
+        }
+        for pattern in ["", "a b*", "a:*", "\u{e4}*"] {
+            let error = by_pattern(&[pattern], &[], &[]).unwrap_err();
+            assert!(matches!(error, FieldError::Name(_)), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn an_added_header_wins_whatever_came_first() {
+        let some = by_pattern(&["cookie", "x-*"], &[], &["Cookie", "X-Key"]).unwrap();
+        assert_eq!(some.added(), b"cookie: secret\r\nx-key: secret\r\n");
+        assert_eq!(passed(&some, "cookie", b"a"), b"");
+        assert_eq!(passed(&some, "x-key", b"a"), b"");
+        let shown = format!("{some:?}");
+        assert!(
+            shown.contains("x-*") && !shown.contains("secret"),
+            "{shown}"
+        );
+    }
+
+    /// A flag names headers one by one; a * is a byte of a name there.
+    #[test]
+    fn a_flag_has_no_patterns() {
+        let some = fields(&["x-*"], &[]).unwrap();
+        assert_eq!(passed(&some, "x-a", b"a"), b"");
+        assert_eq!(passed(&some, "x-*", b"a"), b"x-*: a\r\n");
     }
 }

@@ -73,13 +73,13 @@ impl Level {
 
 /// What a decoded member name is. The numbers index [`Level::names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Match {
+pub(in crate::wire) enum Match {
     Known(usize),
     Folded(usize),
     Unknown,
 }
 
-pub(super) fn classify(names: &[&str], name: &str) -> Match {
+pub(in crate::wire) fn classify(names: &[&str], name: &str) -> Match {
     if let Some(known) = names.iter().position(|known| *known == name) {
         return Match::Known(known);
     }

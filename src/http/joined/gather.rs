@@ -1,0 +1,458 @@
+//! What several upstreams are asked for one request of a client: lists, which are merged in
+//! the order of the configuration, and the log level.
+
+use std::rc::Rc;
+
+use serde::Deserialize;
+
+use super::client::Incoming;
+use super::{Joined, Local, Seat};
+use crate::routing::client::Step;
+use crate::routing::joined::cursor::{Cursor, Key};
+use crate::routing::joined::gathering::{Begun, Gathering, Progress, Question};
+use crate::routing::joined::naming::Kind;
+use crate::routing::joined::{InFlight, Inner, Part};
+use crate::routing::session::SessionKey;
+use crate::wire::listing::{self, ListKind, Shown};
+use crate::wire::reply::{self, Reason};
+use crate::wire::scan::{self, Kind as MessageKind};
+
+/// The member of a list's params that matters.
+#[derive(Deserialize)]
+struct ListParams {
+    #[serde(default)]
+    cursor: serde_json::Value,
+}
+
+/// One upstream that is asked.
+struct Asked {
+    seat: Seat,
+    leg: SessionKey,
+    request: Vec<u8>,
+}
+
+impl Joined {
+    /// A client asks for (a page of) a list.
+    pub(super) fn list(
+        self: &Rc<Self>,
+        local: &Local,
+        incoming: &Incoming<'_>,
+        kind: ListKind,
+    ) -> Step<InFlight> {
+        let bad_cursor = || {
+            Step::Answer(reply::error(
+                Some(incoming.raw_id()),
+                reply::INVALID_PARAMS,
+                "Invalid cursor",
+            ))
+        };
+        let Ok(cursor) = cursor_of(incoming) else {
+            return bad_cursor();
+        };
+        let session = match self.sessions.borrow().get(incoming.key) {
+            Some(session) => session.id,
+            None => return incoming.failed(Reason::SessionEnded),
+        };
+        let cursor = match cursor {
+            None => None,
+            Some(text) => {
+                let key = Key::new(&local.settings.cursor_key);
+                match Cursor::decode(&text, kind, &key, &local.settings.name, session.0) {
+                    Ok(cursor) => Some(cursor),
+                    Err(_) => return bad_cursor(),
+                }
+            }
+        };
+        for seat in &local.seats {
+            self.want_leg(local, incoming.key, seat);
+        }
+        let mut is_offered = false;
+        let mut asked = Vec::new();
+        for (seat, leg) in self.open_legs(local, incoming.key) {
+            if !seat.shard.has_list(leg, kind) {
+                continue;
+            }
+            is_offered = true;
+            let own_cursor = match &cursor {
+                None => None,
+                Some(cursor) => {
+                    let name = local.place(seat.id).map(|place| local.name(place));
+                    let next = cursor.next.iter().find(|(of, _)| Some(&**of) == name);
+                    match next {
+                        Some((_, own)) => Some(&**own),
+                        None => continue,
+                    }
+                }
+            };
+            let request = request(incoming.raw_id(), kind, own_cursor);
+            asked.push(Asked { seat, leg, request });
+        }
+        if !is_offered && cursor.is_none() {
+            return match self.may_have(local, incoming.key) {
+                true => incoming.failed(Reason::UpstreamDown),
+                false => Step::Answer(reply::error(
+                    Some(incoming.raw_id()),
+                    reply::METHOD_NOT_FOUND,
+                    "Method not found",
+                )),
+            };
+        }
+        let pages = cursor.map_or(0, |cursor| cursor.pages);
+        self.gather(local, incoming, Question::List { kind, pages }, asked)
+    }
+
+    /// Whether an upstream of the session is missing at the moment.
+    fn may_have(&self, local: &Local, key: SessionKey) -> bool {
+        self.open_legs(local, key).len() < local.seats.len()
+    }
+
+    /// `logging/setLevel`, for every upstream that has logging.
+    pub(super) fn set_level(
+        self: &Rc<Self>,
+        local: &Local,
+        incoming: &Incoming<'_>,
+    ) -> Step<InFlight> {
+        let asked: Vec<Asked> = self
+            .open_legs(local, incoming.key)
+            .into_iter()
+            .filter(|(seat, leg)| seat.shard.has_logging(*leg))
+            .map(|(seat, leg)| Asked {
+                seat,
+                leg,
+                request: incoming.text.to_vec(),
+            })
+            .collect();
+        if asked.is_empty() {
+            return Step::Answer(reply::error(
+                Some(incoming.raw_id()),
+                reply::METHOD_NOT_FOUND,
+                "No server has the logging capability",
+            ));
+        }
+        self.gather(local, incoming, Question::Level, asked)
+    }
+
+    /// Asks all of these at the same time.
+    fn gather(
+        self: &Rc<Self>,
+        local: &Local,
+        incoming: &Incoming<'_>,
+        question: Question,
+        asked: Vec<Asked>,
+    ) -> Step<InFlight> {
+        let session_id = {
+            let mut sessions = self.sessions.borrow_mut();
+            let Some(session) = sessions.get_mut(incoming.key) else {
+                return incoming.failed(Reason::SessionEnded);
+            };
+            session.gatherings += 1;
+            session.id
+        };
+        let first = self.gatherings.borrow_mut().begin(Begun {
+            session: incoming.key,
+            session_id,
+            reply_to: incoming.reply_to,
+            client_id: incoming.raw_id().into(),
+            question,
+            seats: asked.iter().map(|asked| asked.seat.id).collect(),
+        });
+        let mut refused = None;
+        for (place, asked) in asked.iter().enumerate() {
+            let part = Part {
+                part: place as u16,
+                ..first
+            };
+            let Ok(envelope) = scan::scan(&asked.request) else {
+                continue;
+            };
+            let to = part.reply_to(Inner::Gathering);
+            let step = asked
+                .seat
+                .shard
+                .message(asked.leg, &asked.request, &envelope, to, None);
+            let mut gatherings = self.gatherings.borrow_mut();
+            match step {
+                Step::InFlight { id, .. } => gatherings.asked(part, id),
+                Step::Answer(message) => drop(gatherings.answered(part, Some(message))),
+                Step::Refused(message) => refused = Some(message),
+                Step::Failed(..) | Step::Accepted => drop(gatherings.answered(part, None)),
+            }
+        }
+        if let Some(message) = refused {
+            // The same id is in flight: what was begun under it is undone.
+            self.abandon_gathering(local, first);
+            return Step::Refused(message);
+        }
+        let done = self.gatherings.borrow_mut().finish_if_done(first);
+        match done {
+            Some(done) => {
+                self.gathering_over(&done);
+                Step::Answer(self.conclude(local, done))
+            }
+            None => Step::InFlight {
+                id: InFlight::Gathering(first),
+                may_stream: false,
+            },
+        }
+    }
+
+    fn gathering_over(&self, gathering: &Gathering) {
+        let mut sessions = self.sessions.borrow_mut();
+        if sessions
+            .still(gathering.session, gathering.session_id)
+            .is_some()
+            && let Some(session) = sessions.get_mut(gathering.session)
+        {
+            session.gatherings = session.gatherings.saturating_sub(1);
+        }
+    }
+
+    /// Takes a gathering out and withdraws what was asked for it.
+    fn abandon_gathering(&self, local: &Local, part: Part) -> Option<Gathering> {
+        let gathering = self.gatherings.borrow_mut().take(part)?;
+        self.gathering_over(&gathering);
+        for (seat, id) in gathering.calls() {
+            if let Some(seat) = local.seat(seat) {
+                seat.shard.withdraw(id);
+            }
+        }
+        Some(gathering)
+    }
+
+    /// Ends a gathering without an answer of the upstreams.
+    pub(super) fn end_gathering(self: &Rc<Self>, part: Part, reason: Reason) {
+        let local = self.local();
+        if let Some(gathering) = self.abandon_gathering(&local, part) {
+            let message = reply::failure(Some(&gathering.client_id), reason);
+            self.ground.respond(gathering.reply_to, 200, &message);
+        }
+    }
+
+    /// A part's client has cancelled it, and with it the whole.
+    pub(in crate::http) fn cancelled(self: &Rc<Self>, part: Part) {
+        let local = self.local();
+        if let Some(gathering) = self.abandon_gathering(&local, part) {
+            let error = reply::failure(Some(&gathering.client_id), Reason::Cancelled);
+            self.ground.cancel(gathering.reply_to, error);
+        }
+    }
+
+    /// An upstream has answered its part, or never will (`None`).
+    pub(super) fn gathered(self: &Rc<Self>, part: Part, message: Option<Vec<u8>>) {
+        let room = self.ground.answers_room();
+        let message = message.filter(|message| {
+            let fits = message.len() <= room;
+            if !fits {
+                tracing::warn!("a list is left out: there is no room for it");
+            }
+            fits
+        });
+        let done = {
+            let mut gatherings = self.gatherings.borrow_mut();
+            if !gatherings.answered(part, message) {
+                return;
+            }
+            gatherings.finish_if_done(part)
+        };
+        if let Some(done) = done {
+            self.gathering_over(&done);
+            let to = done.reply_to;
+            let message = self.conclude(&self.local(), done);
+            self.ground.respond(to, 200, &message);
+        }
+    }
+
+    /// All have answered, or never will.
+    fn conclude(&self, local: &Local, gathering: Gathering) -> Vec<u8> {
+        match gathering.question {
+            Question::Level => level_set(&gathering),
+            Question::List { kind, pages } => self.merge(local, &gathering, kind, pages),
+        }
+    }
+
+    fn merge(&self, local: &Local, gathering: &Gathering, kind: ListKind, pages: u32) -> Vec<u8> {
+        let id = &gathering.client_id;
+        let mut items = Vec::new();
+        let mut next = Vec::new();
+        let mut answered = 0;
+        let mut refusal = None;
+        for (seat, progress) in &gathering.parts {
+            let Some(place) = local.place(*seat) else {
+                continue;
+            };
+            let name = local.name(place);
+            let left_out = |why: &str| {
+                tracing::warn!(
+                    route = local.settings.name,
+                    upstream = name,
+                    why,
+                    "an upstream is left out of {}",
+                    kind.method()
+                );
+            };
+            let Progress::Answered(message) = progress else {
+                left_out("it did not answer");
+                continue;
+            };
+            let Ok(envelope) = scan::scan(message) else {
+                left_out("its answer cannot be read");
+                continue;
+            };
+            let Some(result) = envelope
+                .result
+                .filter(|_| envelope.kind == MessageKind::Result)
+            else {
+                left_out("it answered with an error");
+                refusal.get_or_insert((message, envelope.id.map(|id| id.span)));
+                continue;
+            };
+            let mut show =
+                |item: &listing::Item<'_>| self.shown(local, gathering, place, kind, item);
+            match listing::take_page(kind, result.of(message), &mut show, &mut items) {
+                Ok(page) => {
+                    answered += 1;
+                    next.extend(page.next_cursor.map(|cursor| (name.to_owned(), cursor)));
+                }
+                Err(fault) => left_out(&fault.to_string()),
+            }
+        }
+        if answered == 0 && pages == 0 {
+            return match refusal {
+                // All that is known is what the first of them said.
+                Some((message, Some(span))) => {
+                    let mut out = Vec::new();
+                    let edit = crate::wire::splice::Edit { span, with: id };
+                    crate::wire::splice::splice(&mut out, message, &mut [edit]);
+                    out
+                }
+                _ => reply::failure(Some(id), Reason::UpstreamDown),
+            };
+        }
+        let cursor = match next.is_empty() {
+            true => None,
+            false => {
+                let cursor = Cursor {
+                    kind,
+                    pages: pages + 1,
+                    next,
+                };
+                let key = Key::new(&local.settings.cursor_key);
+                let session = gathering.session_id.0;
+                match cursor.encode(&key, &local.settings.name, session) {
+                    Ok(text) => Some(text),
+                    Err(limit) => {
+                        tracing::warn!(
+                            route = local.settings.name,
+                            %limit,
+                            "{} ends before the servers' lists do",
+                            kind.method()
+                        );
+                        None
+                    }
+                }
+            }
+        };
+        listing::merged(id, kind, &items, cursor.as_deref())
+    }
+
+    /// Under which name a thing of an upstream is shown, if it is.
+    fn shown(
+        &self,
+        local: &Local,
+        gathering: &Gathering,
+        place: usize,
+        kind: ListKind,
+        item: &listing::Item<'_>,
+    ) -> Option<Shown> {
+        let naming = &local.settings.naming;
+        let thing = match kind {
+            ListKind::Tools => Kind::Tool,
+            ListKind::Prompts => Kind::Prompt,
+            ListKind::Resources => Kind::Resource,
+            ListKind::Templates => Kind::Template,
+            ListKind::Tasks => {
+                let mut sessions = self.sessions.borrow_mut();
+                let seat = local.seats.get(place)?.id;
+                sessions.still(gathering.session, gathering.session_id)?;
+                let session = sessions.get_mut(gathering.session)?;
+                session.made_task(item.key, seat);
+                return (session.seat_of_task(item.key) == Some(seat)).then(Shown::default);
+            }
+        };
+        let public = match naming.listed(thing, place, item.key) {
+            Ok(public) => public,
+            Err(absent) => {
+                local.warn_absent(thing, place, item.key, absent);
+                return None;
+            }
+        };
+        local.warn_long(&public);
+        let renamed = |own: &str, public: &str| (own != public).then(|| public.to_owned());
+        let name = item.name.and_then(|own| {
+            let public = naming.resource_name(place, own);
+            renamed(own, &public)
+        });
+        Some(Shown {
+            key: renamed(item.key, &public),
+            name,
+        })
+    }
+}
+
+/// The client's cursor, if it sends one.
+fn cursor_of(incoming: &Incoming<'_>) -> Result<Option<String>, ()> {
+    let Some(params) = incoming.envelope.params else {
+        return Ok(None);
+    };
+    let params: ListParams = serde_json::from_slice(params.of(incoming.text)).map_err(|_| ())?;
+    match params.cursor {
+        serde_json::Value::Null => Ok(None),
+        serde_json::Value::String(cursor) => Ok(Some(cursor)),
+        _ => Err(()),
+    }
+}
+
+/// The request for a page of an upstream's list.
+fn request(id: &[u8], kind: ListKind, cursor: Option<&str>) -> Vec<u8> {
+    let mut out = Vec::new();
+    reply::request(&mut out, id, kind.method(), |out| match cursor {
+        None => out.extend_from_slice(b"{}"),
+        Some(cursor) => {
+            out.extend_from_slice(br#"{"cursor":"#);
+            reply::json_string(out, cursor);
+            out.push(b'}');
+        }
+    });
+    out
+}
+
+/// The level is set if any upstream has taken it; else the first one's error.
+fn level_set(gathering: &Gathering) -> Vec<u8> {
+    let id = &gathering.client_id;
+    let mut refusal = None;
+    for (_, progress) in &gathering.parts {
+        let Progress::Answered(message) = progress else {
+            continue;
+        };
+        match scan::scan(message) {
+            Ok(envelope) if envelope.kind == MessageKind::Result => {
+                return reply::result(id, b"{}");
+            }
+            Ok(envelope) => {
+                if let Some(field) = envelope.id {
+                    refusal.get_or_insert((message, field.span));
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    match refusal {
+        Some((message, span)) => {
+            let mut out = Vec::new();
+            let edit = crate::wire::splice::Edit { span, with: id };
+            crate::wire::splice::splice(&mut out, message, &mut [edit]);
+            out
+        }
+        None => reply::failure(Some(id), Reason::UpstreamDown),
+    }
+}

@@ -1,0 +1,866 @@
+//! Hooks of a joined route: each message that one of them wants to see is shown to them
+//! before it goes on, in the order in which the messages of a call came. What is shown on
+//! threads of the hooks waits here for the verdict; nothing else waits for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::client::Incoming;
+use super::{Joined, Local};
+use crate::hooks::{CallContext, CallState, Chain, Denial, Job, Outcome, Point, Pool, Verdict};
+use crate::limits::{HOOKED_PROGRESS_BYTES_MAX, HOOKED_PROGRESS_MAX};
+use crate::routing::calls::ReplyTo;
+use crate::routing::client::Step;
+use crate::routing::drops::DropReason;
+use crate::routing::joined::InFlight;
+use crate::routing::joined::naming::Kind;
+use crate::routing::session::{SessionId, SessionKey, TokenId};
+use crate::runtime::bell::Post;
+use crate::wire::reply::{self, Reason};
+use crate::wire::scan;
+use crate::wire::span::Span;
+use crate::wire::splice::{Edit, splice};
+use crate::wire::sse;
+
+/// The hooks of a route, and the threads for those that are not quick.
+#[derive(Clone)]
+pub struct Hooks {
+    pub chain: Arc<Chain>,
+    pub pool: Arc<Pool>,
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hooks").finish_non_exhaustive()
+    }
+}
+
+/// What comes back from the threads of the hooks.
+pub struct HookAnswer {
+    route: Arc<str>,
+    to: ReplyTo,
+    number: u64,
+    outcome: Outcome,
+}
+
+impl HookAnswer {
+    /// The route whose hooks have spoken.
+    pub fn route(&self) -> &str {
+        &self.route
+    }
+}
+
+/// What the hooks keep of a call, and what waits for their verdict.
+struct Line {
+    session: SessionKey,
+    session_id: SessionId,
+    client_id: Box<[u8]>,
+    context: CallContext,
+    /// Not there while it is with the hooks.
+    state: Option<CallState>,
+    /// The verdict that is waited for.
+    number: u64,
+    /// With the hooks now.
+    asked: Option<Waiting>,
+    waiting: VecDeque<Waiting>,
+    progress_bytes: usize,
+    progress: usize,
+    /// What the request has become upstream.
+    in_flight: Option<InFlight>,
+}
+
+/// A message that waits for a verdict.
+enum Waiting {
+    /// The client's request, whole.
+    Request(Vec<u8>),
+    /// A progress message for the client, whole.
+    Progress(Vec<u8>),
+    /// The answer for the client, whole, with its result.
+    Answer(Vec<u8>, Span),
+    /// One that hooks are not asked about, which ends the call.
+    Last(Vec<u8>),
+}
+
+impl Waiting {
+    fn point(&self, method: &str) -> Option<Point> {
+        match self {
+            Waiting::Request(_) => before(method),
+            Waiting::Progress(_) => Some(Point::Progress),
+            Waiting::Answer(..) => after(method),
+            Waiting::Last(_) => None,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Waiting::Request(text) | Waiting::Progress(text) | Waiting::Answer(text, _) => {
+                text.len()
+            }
+            Waiting::Last(text) => text.len(),
+        }
+    }
+
+    /// The part that is shown, of a message that was scanned before.
+    fn shown(&self) -> Option<Span> {
+        match self {
+            Waiting::Request(text) | Waiting::Progress(text) => scan::scan(text).ok()?.params,
+            Waiting::Answer(_, result) => Some(*result),
+            Waiting::Last(_) => None,
+        }
+    }
+
+    fn text(&self) -> &[u8] {
+        match self {
+            Waiting::Request(text) | Waiting::Progress(text) | Waiting::Answer(text, _) => text,
+            Waiting::Last(text) => text,
+        }
+    }
+}
+
+/// The calls of a route that hooks look at, on one thread.
+#[derive(Default)]
+pub(super) struct Lines {
+    by_reply: HashMap<ReplyTo, Line, ahash::RandomState>,
+    /// Requests that have not been passed on, by session and id.
+    parked: HashMap<(SessionKey, Box<[u8]>), ReplyTo, ahash::RandomState>,
+    next_number: u64,
+    bytes: usize,
+}
+
+impl Lines {
+    pub(super) fn len(&self) -> usize {
+        self.by_reply.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// The point before a request is passed on.
+fn before(method: &str) -> Option<Point> {
+    match method {
+        "tools/call" => Some(Point::BeforeToolCall),
+        "prompts/get" => Some(Point::BeforePrompt),
+        "resources/read" => Some(Point::BeforeRead),
+        "resources/subscribe" => Some(Point::BeforeSubscribe),
+        _ => None,
+    }
+}
+
+/// The point after its result. What `tasks/result` brings is the result of a tool.
+fn after(method: &str) -> Option<Point> {
+    match method {
+        "tools/call" | "tasks/result" => Some(Point::AfterToolCall),
+        "prompts/get" => Some(Point::AfterPrompt),
+        _ => None,
+    }
+}
+
+/// The method as a word that lives on.
+fn known(method: &str) -> &'static str {
+    const KNOWN: [&str; 6] = [
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "resources/subscribe",
+        "tasks/result",
+        "completion/complete",
+    ];
+    KNOWN
+        .into_iter()
+        .find(|it| *it == method)
+        .unwrap_or("other")
+}
+
+/// What is to be done with a message about which the hooks have spoken.
+enum Spoken {
+    Pass(Waiting),
+    Denied(Waiting, Denial, bool),
+}
+
+impl Joined {
+    /// A request on its way to an upstream, past the hooks if any wants to see it or what
+    /// comes of it.
+    pub(super) fn past_hooks(
+        self: &Rc<Self>,
+        local: &Local,
+        incoming: &Incoming<'_>,
+    ) -> Step<InFlight> {
+        let Some(hooks) = &local.settings.hooks else {
+            return self.dispatch(local, incoming);
+        };
+        let method = &*incoming.envelope.method;
+        let wants = |point: Option<Point>| point.is_some_and(|point| hooks.chain.wants(point));
+        let has_token = incoming.envelope.meta_progress_token.is_some();
+        let is_looked_at = wants(before(method))
+            || wants(after(method))
+            || has_token && hooks.chain.wants(Point::Progress);
+        if !is_looked_at {
+            return self.dispatch(local, incoming);
+        }
+        let Some(line) = self.line(local, incoming) else {
+            return incoming.failed(Reason::SessionEnded);
+        };
+        if self.is_held(incoming) {
+            return Step::Refused(reply::error(
+                None,
+                reply::INVALID_REQUEST,
+                "The id of this request is in flight already in this session",
+            ));
+        }
+        let to = incoming.reply_to;
+        let point = before(method).filter(|point| hooks.chain.wants(*point));
+        if let Some(point) = point
+            && hooks.chain.is_quick(point)
+        {
+            return self.quickly_past(local, hooks, point, line, incoming);
+        }
+        self.lines.borrow_mut().by_reply.insert(to, line);
+        let Some(point) = point else {
+            return self.go_on(local, incoming);
+        };
+        let id = (incoming.key, incoming.raw_id().into());
+        self.lines.borrow_mut().parked.insert(id, to);
+        let text = incoming.text.to_vec();
+        if !self.ask(hooks, to, point, Waiting::Request(text)) {
+            self.forget(to);
+            return incoming.failed(Reason::Overloaded);
+        }
+        Step::InFlight {
+            id: InFlight::Held(to),
+            may_stream: has_token,
+        }
+    }
+
+    fn quickly_past(
+        self: &Rc<Self>,
+        local: &Local,
+        hooks: &Hooks,
+        point: Point,
+        mut line: Line,
+        incoming: &Incoming<'_>,
+    ) -> Step<InFlight> {
+        let Some(params) = incoming.envelope.params else {
+            return self.dispatch(local, incoming);
+        };
+        let outcome = hooks.chain.run_here(Job {
+            point,
+            call: line.context.clone(),
+            state: line.state.take().unwrap_or_default(),
+            text: params.of(incoming.text).to_vec(),
+        });
+        line.state = Some(outcome.state);
+        self.lines
+            .borrow_mut()
+            .by_reply
+            .insert(incoming.reply_to, line);
+        match outcome.verdict {
+            Verdict::Pass => self.go_on(local, incoming),
+            Verdict::Deny(denial) => {
+                self.forget(incoming.reply_to);
+                Step::Answer(denied(
+                    incoming.raw_id(),
+                    &denial,
+                    outcome.failure.is_some(),
+                ))
+            }
+            Verdict::Rewrite(with) => {
+                let text = replaced(incoming.text, params, &with);
+                self.go_on_with(local, incoming, &text)
+            }
+        }
+    }
+
+    /// The request in another form, which is read anew.
+    fn go_on_with(
+        self: &Rc<Self>,
+        local: &Local,
+        incoming: &Incoming<'_>,
+        text: &[u8],
+    ) -> Step<InFlight> {
+        let Ok(envelope) = scan::scan(text) else {
+            self.forget(incoming.reply_to);
+            return Step::Answer(denied(incoming.raw_id(), &unusable(), true));
+        };
+        // The id is that of the client's request, and the method as well.
+        let Some(id) = envelope
+            .id
+            .filter(|id| id.span.of(text) == incoming.raw_id())
+            .filter(|_| envelope.method == incoming.envelope.method)
+        else {
+            self.forget(incoming.reply_to);
+            return Step::Answer(denied(incoming.raw_id(), &unusable(), true));
+        };
+        let again = Incoming {
+            key: incoming.key,
+            text,
+            envelope: &envelope,
+            id: &id,
+            reply_to: incoming.reply_to,
+        };
+        self.go_on(local, &again)
+    }
+
+    /// Passes a request on that the hooks have let through.
+    fn go_on(self: &Rc<Self>, local: &Local, incoming: &Incoming<'_>) -> Step<InFlight> {
+        let step = self.dispatch(local, incoming);
+        let to = incoming.reply_to;
+        match step {
+            Step::InFlight { id, may_stream } => {
+                if let Some(line) = self.lines.borrow_mut().by_reply.get_mut(&to) {
+                    line.in_flight = Some(id);
+                }
+                Step::InFlight {
+                    id: InFlight::Held(to),
+                    may_stream,
+                }
+            }
+            other => {
+                self.forget(to);
+                other
+            }
+        }
+    }
+
+    fn line(&self, local: &Local, incoming: &Incoming<'_>) -> Option<Line> {
+        let sessions = self.sessions.borrow();
+        let session = sessions.get(incoming.key)?;
+        let method = known(&incoming.envelope.method);
+        let field = match method {
+            "tools/call" | "prompts/get" => incoming.envelope.name.as_ref(),
+            "tasks/result" => incoming.envelope.task_id.as_ref(),
+            _ => incoming.envelope.uri.as_ref(),
+        };
+        let name = field.and_then(|field| field.text(incoming.text));
+        let name: Arc<str> = name.as_deref().unwrap_or_default().into();
+        let kind = match method {
+            "tools/call" => Kind::Tool,
+            "prompts/get" => Kind::Prompt,
+            _ => Kind::Resource,
+        };
+        let target = local.settings.naming.resolve(kind, &name);
+        let upstream = target.map(|target| Arc::from(local.name(target.upstream)));
+        Some(Line {
+            session: incoming.key,
+            session_id: session.id,
+            client_id: incoming.raw_id().into(),
+            context: CallContext {
+                route: local.route.clone(),
+                upstream,
+                identity: self.identity(session.owner),
+                session: self.hasher.hash_one(session.id),
+                method,
+                name,
+            },
+            state: Some(CallState::default()),
+            number: 0,
+            asked: None,
+            waiting: VecDeque::new(),
+            progress_bytes: 0,
+            progress: 0,
+            in_flight: None,
+        })
+    }
+
+    /// The name of the token that opened a session.
+    fn identity(&self, owner: TokenId) -> Option<Arc<str>> {
+        self.tokens.borrow().as_ref()?.name(owner)
+    }
+
+    /// Whether a request of the session under this id waits for a verdict or for an answer.
+    fn is_held(&self, incoming: &Incoming<'_>) -> bool {
+        let lines = self.lines.borrow();
+        let parked = &lines.parked;
+        !parked.is_empty() && parked.contains_key(&(incoming.key, incoming.raw_id().into()))
+    }
+
+    /// Shows a message to the hooks, on a thread of theirs. False if they take no more.
+    fn ask(&self, hooks: &Hooks, to: ReplyTo, point: Point, waiting: Waiting) -> bool {
+        let Some(post) = self.ground.hook_post() else {
+            return false;
+        };
+        let Some(shown) = waiting.shown() else {
+            return false;
+        };
+        let mut lines = self.lines.borrow_mut();
+        lines.next_number += 1;
+        let number = lines.next_number;
+        let Some(line) = lines.by_reply.get_mut(&to) else {
+            return false;
+        };
+        let route = line.context.route.clone();
+        let job = Job {
+            point,
+            call: line.context.clone(),
+            state: line.state.take().unwrap_or_default(),
+            text: shown.of(waiting.text()).to_vec(),
+        };
+        line.number = number;
+        let bytes = waiting.bytes();
+        line.asked = Some(waiting);
+        let done = move |outcome| {
+            let answer = HookAnswer {
+                route,
+                to,
+                number,
+                outcome,
+            };
+            send(&post, answer);
+        };
+        match hooks.pool.submit(&hooks.chain, job, done) {
+            Ok(()) => {
+                lines.bytes += bytes;
+                true
+            }
+            Err(full) => {
+                line.state = Some(full.0.state);
+                line.asked = None;
+                false
+            }
+        }
+    }
+
+    /// The hooks have spoken.
+    pub fn hook_answered(self: &Rc<Self>, answer: HookAnswer) {
+        let local = self.local();
+        let HookAnswer {
+            to,
+            number,
+            outcome,
+            ..
+        } = answer;
+        let spoken = {
+            let mut lines = self.lines.borrow_mut();
+            let Some(line) = lines.by_reply.get_mut(&to) else {
+                return;
+            };
+            if line.number != number {
+                return;
+            }
+            let Some(asked) = line.asked.take() else {
+                return;
+            };
+            line.state = Some(outcome.state);
+            lines.bytes -= asked.bytes();
+            spoken(asked, outcome.verdict, outcome.failure.is_some())
+        };
+        self.settle(&local, to, spoken);
+        self.next(&local, to);
+    }
+
+    /// Does with a message what the hooks have said.
+    fn settle(self: &Rc<Self>, local: &Local, to: ReplyTo, spoken: Spoken) {
+        match spoken {
+            Spoken::Pass(Waiting::Request(text)) => self.resume(local, to, &text),
+            Spoken::Pass(Waiting::Progress(text)) => self.stream(to, &text),
+            Spoken::Pass(Waiting::Answer(text, _) | Waiting::Last(text)) => self.finish(to, &text),
+            Spoken::Denied(Waiting::Progress(_), ..) => {
+                self.ground.counters.dropped(DropReason::Hook);
+            }
+            Spoken::Denied(_, denial, is_failure) => {
+                let id = match self.lines.borrow().by_reply.get(&to) {
+                    Some(line) => line.client_id.clone(),
+                    None => return,
+                };
+                self.finish(to, &denied(&id, &denial, is_failure));
+            }
+        }
+    }
+
+    /// A request that was held goes on.
+    fn resume(self: &Rc<Self>, local: &Local, to: ReplyTo, text: &[u8]) {
+        let known = {
+            let lines = self.lines.borrow();
+            let line = lines.by_reply.get(&to);
+            line.map(|line| (line.session, line.session_id, line.client_id.clone()))
+        };
+        let Some((key, id, client_id)) = known else {
+            return;
+        };
+        let parked = (key, client_id.clone());
+        self.lines.borrow_mut().parked.remove(&parked);
+        if self.sessions.borrow().still(key, id).is_none() {
+            let message = reply::failure(Some(&client_id), Reason::SessionEnded);
+            self.finish(to, &message);
+            return;
+        }
+        let Ok(envelope) = scan::scan(text) else {
+            self.finish(to, &denied(&client_id, &unusable(), true));
+            return;
+        };
+        let Some(field) = envelope.id.filter(|id| *id.span.of(text) == *client_id) else {
+            self.finish(to, &denied(&client_id, &unusable(), true));
+            return;
+        };
+        let incoming = Incoming {
+            key,
+            text,
+            envelope: &envelope,
+            id: &field,
+            reply_to: to,
+        };
+        match self.go_on(local, &incoming) {
+            Step::InFlight { .. } | Step::Accepted => {}
+            Step::Answer(message) | Step::Failed(_, message) => {
+                self.ground.respond(to, 200, &message);
+            }
+            Step::Refused(message) => self.ground.respond(to, 400, &message),
+        }
+    }
+
+    fn stream(&self, to: ReplyTo, message: &[u8]) {
+        let room = self.ground.answers_room();
+        let bytes = message.len() + sse::FRAME_BYTES;
+        let streamed =
+            self.ground
+                .connections
+                .borrow_mut()
+                .deliver_progress(to, room, bytes, |out| out.extend_from_slice(message));
+        self.ground.count_streamed(streamed);
+    }
+
+    /// The last message of a call goes to its client.
+    fn finish(&self, to: ReplyTo, message: &[u8]) {
+        self.forget(to);
+        self.ground.respond(to, 200, message);
+    }
+
+    /// Nothing more of this call is shown to the hooks.
+    fn forget(&self, to: ReplyTo) {
+        let mut lines = self.lines.borrow_mut();
+        if let Some(line) = lines.by_reply.remove(&to) {
+            if line.in_flight.is_none() {
+                let id = (line.session, line.client_id.clone());
+                if lines.parked.get(&id) == Some(&to) {
+                    lines.parked.remove(&id);
+                }
+            }
+            let waiting = line.waiting.iter().map(Waiting::bytes).sum::<usize>();
+            let asked = line.asked.as_ref().map_or(0, Waiting::bytes);
+            lines.bytes -= waiting + asked;
+            self.ground
+                .counters
+                .dropped_many(DropReason::SlowReader, line.progress);
+        }
+    }
+
+    /// A message of a call comes from its upstream: it is shown to the hooks, or waits for
+    /// its turn. False if they do not look at this call.
+    fn arrived(self: &Rc<Self>, local: &Local, to: ReplyTo, waiting: Waiting) -> bool {
+        let Some(hooks) = &local.settings.hooks else {
+            return false;
+        };
+        let mut dropped = 0;
+        {
+            let mut lines = self.lines.borrow_mut();
+            let Some(line) = lines.by_reply.get_mut(&to) else {
+                return false;
+            };
+            if line.asked.is_some() || !line.waiting.is_empty() {
+                let bytes = waiting.bytes();
+                let mut freed = 0;
+                if matches!(waiting, Waiting::Progress(_)) {
+                    line.progress += 1;
+                    line.progress_bytes += bytes;
+                }
+                line.waiting.push_back(waiting);
+                while line.progress > HOOKED_PROGRESS_MAX
+                    || line.progress_bytes > HOOKED_PROGRESS_BYTES_MAX
+                {
+                    let is_progress = |it: &Waiting| matches!(it, Waiting::Progress(_));
+                    let Some(oldest) = line.waiting.iter().position(is_progress) else {
+                        break;
+                    };
+                    let Some(gone) = line.waiting.remove(oldest) else {
+                        break;
+                    };
+                    line.progress -= 1;
+                    line.progress_bytes -= gone.bytes();
+                    freed += gone.bytes();
+                    dropped += 1;
+                }
+                lines.bytes = lines.bytes + bytes - freed;
+                drop(lines);
+                let reason = DropReason::SlowReader;
+                self.ground.counters.dropped_many(reason, dropped);
+                return true;
+            }
+        }
+        self.show(local, hooks, to, waiting);
+        true
+    }
+
+    /// Shows a message to the hooks, here or on their threads.
+    fn show(self: &Rc<Self>, local: &Local, hooks: &Hooks, to: ReplyTo, waiting: Waiting) {
+        let method = match self.lines.borrow().by_reply.get(&to) {
+            Some(line) => line.context.method,
+            None => return,
+        };
+        let point = waiting.point(method);
+        let Some(point) = point.filter(|point| hooks.chain.wants(*point)) else {
+            self.settle(local, to, Spoken::Pass(waiting));
+            return;
+        };
+        if !hooks.chain.is_quick(point) {
+            let is_progress = matches!(waiting, Waiting::Progress(_));
+            if !self.ask(hooks, to, point, waiting) {
+                match is_progress {
+                    true => drop(self.ground.counters.dropped(DropReason::Hook)),
+                    false => self.fail(to, Reason::Overloaded),
+                }
+            }
+            return;
+        }
+        let Some(shown) = waiting.shown() else {
+            self.settle(local, to, Spoken::Pass(waiting));
+            return;
+        };
+        let (call, state) = {
+            let mut lines = self.lines.borrow_mut();
+            let Some(line) = lines.by_reply.get_mut(&to) else {
+                return;
+            };
+            (line.context.clone(), line.state.take().unwrap_or_default())
+        };
+        let outcome = hooks.chain.run_here(Job {
+            point,
+            call,
+            state,
+            text: shown.of(waiting.text()).to_vec(),
+        });
+        if let Some(line) = self.lines.borrow_mut().by_reply.get_mut(&to) {
+            line.state = Some(outcome.state);
+        }
+        let spoken = spoken(waiting, outcome.verdict, outcome.failure.is_some());
+        self.settle(local, to, spoken);
+    }
+
+    fn fail(&self, to: ReplyTo, reason: Reason) {
+        let id = match self.lines.borrow().by_reply.get(&to) {
+            Some(line) => line.client_id.clone(),
+            None => return,
+        };
+        self.finish(to, &reply::failure(Some(&id), reason));
+    }
+
+    /// What waited behind a message has its turn.
+    fn next(self: &Rc<Self>, local: &Local, to: ReplyTo) {
+        let Some(hooks) = &local.settings.hooks else {
+            return;
+        };
+        loop {
+            let next = {
+                let mut lines = self.lines.borrow_mut();
+                let Some(line) = lines.by_reply.get_mut(&to) else {
+                    return;
+                };
+                if line.asked.is_some() {
+                    return;
+                }
+                let Some(next) = line.waiting.pop_front() else {
+                    return;
+                };
+                if matches!(next, Waiting::Progress(_)) {
+                    line.progress -= 1;
+                    line.progress_bytes -= next.bytes();
+                }
+                lines.bytes -= next.bytes();
+                next
+            };
+            self.show(local, hooks, to, next);
+        }
+    }
+
+    /// An upstream's answer, in the client's words: to the hooks, if they look at this call.
+    pub(in crate::http) fn answer_past_hooks(
+        self: &Rc<Self>,
+        to: ReplyTo,
+        write: impl FnOnce() -> Vec<u8>,
+    ) -> bool {
+        if !self.is_looked_at(to) {
+            return false;
+        }
+        let message = write();
+        let waiting = match scan::scan(&message).ok().and_then(|known| known.result) {
+            Some(result) => Waiting::Answer(message, result),
+            None => Waiting::Last(message),
+        };
+        self.arrived(&self.local(), to, waiting)
+    }
+
+    /// The same with progress.
+    pub(in crate::http) fn progress_past_hooks(
+        self: &Rc<Self>,
+        to: ReplyTo,
+        write: impl FnOnce() -> Vec<u8>,
+    ) -> bool {
+        if !self.is_looked_at(to) {
+            return false;
+        }
+        self.arrived(&self.local(), to, Waiting::Progress(write()))
+    }
+
+    /// Whether hooks look at the call whose answer goes there.
+    pub(in crate::http) fn is_looked_at(&self, to: ReplyTo) -> bool {
+        self.local.borrow().settings.hooks.is_some()
+            && self.lines.borrow().by_reply.contains_key(&to)
+    }
+
+    /// Progress of what has no call any more, of a task: hooks that are quick are asked;
+    /// past others nothing is let through that they have not seen.
+    pub(in crate::http) fn task_progress_past_hooks(&self, message: Vec<u8>) -> Option<Vec<u8>> {
+        let local = self.local();
+        let Some(hooks) = &local.settings.hooks else {
+            return Some(message);
+        };
+        if !hooks.chain.wants(Point::Progress) {
+            return Some(message);
+        }
+        let waiting = Waiting::Progress(message);
+        let shown = waiting
+            .shown()
+            .filter(|_| hooks.chain.is_quick(Point::Progress));
+        let Some(shown) = shown else {
+            self.ground.counters.dropped(DropReason::Hook);
+            return None;
+        };
+        let outcome = hooks.chain.run_here(Job {
+            point: Point::Progress,
+            call: CallContext {
+                route: local.route.clone(),
+                upstream: None,
+                identity: None,
+                session: 0,
+                method: "tasks/result",
+                name: "".into(),
+            },
+            state: CallState::default(),
+            text: shown.of(waiting.text()).to_vec(),
+        });
+        match spoken(waiting, outcome.verdict, outcome.failure.is_some()) {
+            Spoken::Pass(Waiting::Progress(message)) => Some(message),
+            _ => {
+                self.ground.counters.dropped(DropReason::Hook);
+                None
+            }
+        }
+    }
+
+    /// A call has ended without an answer of the upstream: what waits of it is nobody's.
+    pub(in crate::http) fn call_over(&self, to: ReplyTo) {
+        if self.lines.borrow().len() > 0 {
+            self.forget(to);
+        }
+    }
+
+    /// What a held request has become upstream.
+    pub(super) fn what_was_held(&self, to: ReplyTo) -> Option<InFlight> {
+        self.lines.borrow().by_reply.get(&to)?.in_flight
+    }
+
+    /// A client cancels a request that waits for a verdict. True if there was one.
+    pub(super) fn cancel_held(&self, key: SessionKey, client_id: &[u8]) -> bool {
+        let held = self
+            .lines
+            .borrow()
+            .parked
+            .get(&(key, client_id.into()))
+            .copied();
+        let Some(to) = held else { return false };
+        self.forget(to);
+        let error = reply::failure(Some(client_id), Reason::Cancelled);
+        self.ground.cancel(to, error);
+        true
+    }
+
+    /// A session ends: what waits for a verdict is answered.
+    pub(super) fn end_held(&self, key: SessionKey) {
+        let held: Vec<_> = {
+            let lines = self.lines.borrow();
+            let of_session = lines.by_reply.iter().filter(|(_, it)| it.session == key);
+            of_session
+                .map(|(to, line)| (*to, line.client_id.clone()))
+                .collect()
+        };
+        for (to, id) in held {
+            self.finish(to, &reply::failure(Some(&id), Reason::SessionEnded));
+        }
+    }
+
+    /// Calls that hooks look at.
+    pub fn held(&self) -> usize {
+        self.lines.borrow().len()
+    }
+}
+
+/// A message after the verdict: what a rewrite has made of it is read again, so that it
+/// cannot be anything else than what it was.
+fn spoken(waiting: Waiting, verdict: Verdict, is_failure: bool) -> Spoken {
+    let with = match verdict {
+        Verdict::Pass => return Spoken::Pass(waiting),
+        Verdict::Deny(denial) => return Spoken::Denied(waiting, denial, is_failure),
+        Verdict::Rewrite(with) => with,
+    };
+    let Some(shown) = waiting.shown() else {
+        return Spoken::Denied(waiting, unusable(), true);
+    };
+    let text = replaced(waiting.text(), shown, &with);
+    let before = scan::scan(waiting.text()).ok();
+    let after = scan::scan(&text).ok();
+    let is_same = match (&before, &after) {
+        (Some(before), Some(after)) => {
+            let id = |envelope: &scan::Envelope<'_>, text: &[u8]| {
+                envelope.id.map(|id| id.span.of(text).to_vec())
+            };
+            let token = |envelope: &scan::Envelope<'_>, text: &[u8]| {
+                envelope.progress_token.map(|it| it.span.of(text).to_vec())
+            };
+            before.kind == after.kind
+                && before.method == after.method
+                && id(before, waiting.text()) == id(after, &text)
+                && token(before, waiting.text()) == token(after, &text)
+        }
+        _ => false,
+    };
+    let result = after.and_then(|after| after.result);
+    if !is_same {
+        return Spoken::Denied(waiting, unusable(), true);
+    }
+    Spoken::Pass(match (waiting, result) {
+        (Waiting::Request(_), _) => Waiting::Request(text),
+        (Waiting::Progress(_), _) => Waiting::Progress(text),
+        (Waiting::Answer(..), Some(result)) => Waiting::Answer(text, result),
+        (Waiting::Answer(..) | Waiting::Last(_), _) => Waiting::Last(text),
+    })
+}
+
+fn replaced(text: &[u8], span: Span, with: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + with.len());
+    splice(&mut out, text, &mut [Edit { span, with }]);
+    out
+}
+
+fn unusable() -> Denial {
+    Denial {
+        code: reply::INTERNAL_ERROR,
+        message: "A hook failed".to_owned(),
+    }
+}
+
+/// The error of a denied request.
+fn denied(id: &[u8], denial: &Denial, is_failure: bool) -> Vec<u8> {
+    match is_failure {
+        true => reply::hook_failure(id, &denial.message),
+        false => reply::refusal(id, i64::from(denial.code), &denial.message),
+    }
+}
+
+/// The mailbox has room for whatever the pool has accepted.
+fn send(post: &Post<HookAnswer>, answer: HookAnswer) {
+    if post.send(answer).is_err() {
+        tracing::error!("a shard does not take the verdict of a hook");
+    }
+    post.ring();
+}
