@@ -6,6 +6,8 @@ mod client;
 mod delivery;
 mod gather;
 mod opening;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};

@@ -98,6 +98,19 @@ impl Absences {
         self.by_seat.retain(|seat, _| seats.contains(seat));
         self.under_way.retain(|_, it| seats.contains(&it.seat));
     }
+
+    /// Sessions that wait for their turn.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.by_seat.values().map(|it| it.waiting.len()).sum()
+    }
+
+    /// Legs that are being opened, by both counts.
+    #[cfg(test)]
+    pub(super) fn under_way(&self) -> (usize, usize) {
+        let counted = self.by_seat.values().map(|it| it.under_way);
+        (self.under_way.len(), counted.sum())
+    }
 }
 
 impl Joined {
