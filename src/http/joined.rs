@@ -277,7 +277,8 @@ impl Joined {
     /// Ends a session and all its legs.
     pub fn end_session(self: &Rc<Self>, key: SessionKey) {
         let local = self.local();
-        for part in self.gatherings.borrow().of_session(key) {
+        let parts = self.gatherings.borrow().of_session(key);
+        for part in parts {
             self.end_gathering(part, crate::wire::reply::Reason::SessionEnded);
         }
         let legs = self.open_legs(&local, key);
