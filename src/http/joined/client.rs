@@ -384,7 +384,11 @@ impl Joined {
             let session = sessions.get(incoming.key);
             session.and_then(|session| session.seat_of_task(&task))
         };
-        match seat.and_then(|seat| local.seat(seat)) {
+        let seat = match &local.seats[..] {
+            [only] => Some(only),
+            _ => seat.and_then(|seat| local.seat(seat)),
+        };
+        match seat {
             Some(seat) => self.forward(local, incoming, seat, None),
             None => incoming.error(reply::INVALID_PARAMS, "There is no such task"),
         }
