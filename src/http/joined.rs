@@ -389,7 +389,7 @@ impl Joined {
             let changed = std::mem::take(&mut known.changed);
             changed.frames(out);
             events += changed.len();
-            known.writing = Some((key.into(), changed));
+            known.writing.push((key.into(), changed));
             self.ground.counters.events_marks.add(changed.len() as u64);
         }
         match events {
@@ -412,14 +412,16 @@ impl Joined {
         for (seat, leg) in self.open_legs(&local, session) {
             seat.shard.stream_wrote(leg, key, is_done);
         }
-        if let Some(known) = self.sessions.borrow_mut().get_mut(session)
-            && let Some((stream, changed)) = known.writing
-            && stream == StreamId::from(key)
-        {
-            known.writing = None;
-            if !is_done {
-                known.changed = known.changed.with(changed);
+        let written = match self.sessions.borrow_mut().get_mut(session) {
+            Some(known) => {
+                let stream = StreamId::from(key);
+                let place = known.writing.iter().position(|(it, _)| *it == stream);
+                place.map(|place| known.writing.swap_remove(place).1)
             }
+            None => None,
+        };
+        if let Some(changed) = written.filter(|_| !is_done) {
+            self.mark_changed(session, changed);
         }
     }
 
