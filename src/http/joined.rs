@@ -355,9 +355,11 @@ impl Joined {
 
     /// Whether the connection carries the session's GET stream.
     pub fn is_stream(&self, session: SessionKey, key: ConnectionKey) -> bool {
-        let sessions = self.sessions.borrow();
-        let session = sessions.get(session);
-        session.is_some_and(|session| session.stream == Some(key.into()))
+        let local = self.local();
+        let stream = self.sessions.borrow().get(session).map(|it| it.stream);
+        // Of a leg that had too much for it, it is no longer.
+        let mut legs = self.open_legs(&local, session).into_iter();
+        stream == Some(Some(key.into())) && legs.all(|(seat, leg)| seat.shard.is_stream(leg, key))
     }
 
     /// What the GET stream on this connection has to do now: what any leg has to say.
@@ -367,7 +369,8 @@ impl Joined {
         key: ConnectionKey,
         out: &mut Vec<u8>,
     ) -> Work {
-        if !self.is_stream(session, key) {
+        let stream = self.sessions.borrow().get(session).map(|it| it.stream);
+        if stream != Some(Some(key.into())) {
             return Work::End;
         }
         let local = self.local();
