@@ -183,7 +183,9 @@ impl Joined {
                 Step::InFlight { id, .. } => gatherings.asked(part, id),
                 Step::Answer(message) => drop(gatherings.answered(part, Some(message))),
                 Step::Refused(message) => refused = Some(message),
-                Step::Failed(..) | Step::Accepted => drop(gatherings.answered(part, None)),
+                // It says why.
+                Step::Failed(_, message) => drop(gatherings.answered(part, Some(message))),
+                Step::Accepted => drop(gatherings.answered(part, None)),
             }
         }
         if let Some(message) = refused {
