@@ -387,6 +387,12 @@ impl Joined {
             new = Leg::Opening;
             let mut absences = self.absences.borrow_mut();
             let absence = absences.by_seat.entry(seat.id).or_default();
+            let sessions = self.sessions.borrow();
+            if absence.waiting.len() > 2 * sessions.len() + LEGS_PER_TICK {
+                // Sessions come and go while none is asked for.
+                let lives = |(key, id): &(SessionKey, SessionId)| sessions.still(*key, *id).is_some();
+                absence.waiting.retain(lives);
+            }
             absence.waiting.push_back((key, id));
         } else {
             let handshake = seat.shard.state.borrow().handshake().cloned();
