@@ -191,7 +191,7 @@ impl ShardState {
 
     /// How clients know the URIs of the server.
     pub fn set_names(&mut self, names: ShownUris) {
-        self.interests.names = names;
+        self.interests.set_names(names);
     }
 
     /// The place that the ids of servers' requests tell.
