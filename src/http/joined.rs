@@ -160,9 +160,10 @@ impl Joined {
             }
         }
         for (place, seat) in local.seats.iter().enumerate() {
-            let naming = local.clone();
+            // Not the seats, which would keep each other.
+            let settings = local.settings.clone();
             seat.shard.set_names(Rc::new(move |uri| {
-                naming.settings.naming.link(place, uri).into_owned()
+                settings.naming.link(place, uri).into_owned()
             }));
         }
         self.absences.borrow_mut().keep_only(&ids);

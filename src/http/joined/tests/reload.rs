@@ -120,6 +120,18 @@ fn a_list_whose_every_upstream_is_taken_away_is_answered() {
 }
 
 #[test]
+fn an_upstream_that_is_taken_away_is_freed() {
+    let mut bench = Bench::new(&[shared("one"), private("two")]);
+    let session = bench.client();
+    let seats = ["one", "two"].map(|name| Rc::downgrade(bench.server(name).shard()));
+    bench.configure(&[shared("three")]);
+    assert_eq!(bench.server("two").deleted.borrow().len(), 1);
+    bench.gone.clear();
+    assert!(seats.iter().all(|seat| seat.upgrade().is_none()));
+    assert_eq!(bench.joined.version(session).map(|it| it.as_str()), Some("2025-11-25"));
+}
+
+#[test]
 fn another_order_changes_only_the_order() {
     let mut bench = Bench::new(&[shared("one"), private("two")]);
     let session = bench.client();
