@@ -167,6 +167,7 @@ impl Joined {
             }));
         }
         self.absences.borrow_mut().keep_only(&ids);
+        self.forget_joins_at_others(&ids);
         let keys = self.sessions.borrow().keys();
         for key in keys {
             for seat in &local.seats {
