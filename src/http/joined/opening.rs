@@ -414,7 +414,8 @@ impl Joined {
             let sessions = self.sessions.borrow();
             if absence.waiting.len() > 2 * sessions.len() + LEGS_PER_TICK {
                 // Sessions come and go while none is asked for.
-                let lives = |(key, id): &(SessionKey, SessionId)| sessions.still(*key, *id).is_some();
+                let lives =
+                    |(key, id): &(SessionKey, SessionId)| sessions.still(*key, *id).is_some();
                 absence.waiting.retain(lives);
             }
             absence.waiting.push_back((key, id));

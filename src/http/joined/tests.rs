@@ -182,9 +182,7 @@ impl Server {
         match request.verb {
             Verb::Delete => {
                 let session = session.expect("a session ends");
-                self.sessions
-                    .borrow_mut()
-                    .retain(|known| *known != session);
+                self.sessions.borrow_mut().retain(|known| *known != session);
                 self.deleted.borrow_mut().push(session);
                 self.shard().upstream_ended(key, End::Done);
                 return;
@@ -621,7 +619,10 @@ impl Bench {
         let got = self.got(opening.connection);
         self.ground.end_exchange(opening.connection);
         self.disconnect(opening.connection);
-        let field = got.head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+        let field = got
+            .head
+            .lines()
+            .find_map(|line| line.strip_prefix("mcp-session-id: "));
         let session = field.map(|id| {
             let id = uuid::Uuid::parse_str(id).expect("an id");
             let id = SessionId(id.as_u128());
@@ -718,7 +719,11 @@ impl Bench {
     }
 
     fn cancel(&self, session: SessionKey, id: u32) {
-        self.notify(session, "notifications/cancelled", &json!({ "requestId": id }));
+        self.notify(
+            session,
+            "notifications/cancelled",
+            &json!({ "requestId": id }),
+        );
     }
 
     /// What has come on a connection.
@@ -734,8 +739,7 @@ impl Bench {
                                 let text = String::from_utf8(bytes).expect("UTF-8");
                                 let (head, body) = text.split_once("\r\n\r\n").expect("a head");
                                 got.head = head.into();
-                                got.messages
-                                    .push(serde_json::from_str(body).expect("JSON"));
+                                got.messages.push(serde_json::from_str(body).expect("JSON"));
                             }
                             Delivery::Message { message, .. } => {
                                 got.messages
@@ -900,7 +904,11 @@ impl Bench {
         assert_eq!(self.joined.gatherings.borrow().len(), 0, "gatherings");
         assert_eq!(self.joined.waiting_bytes(), 0, "bytes of gatherings");
         assert_eq!(self.joined.joins.borrow().len(), 0, "joins");
-        assert_eq!(self.joined.absences.borrow().under_way(), (0, 0), "openings");
+        assert_eq!(
+            self.joined.absences.borrow().under_way(),
+            (0, 0),
+            "openings"
+        );
         for key in self.joined.sessions.borrow().keys() {
             let sessions = self.joined.sessions.borrow();
             assert_eq!(sessions.get(key).map(|it| it.gatherings), Some(0));
@@ -917,9 +925,12 @@ impl Bench {
     /// Ends all that is there. Then nothing must be left.
     fn clear(&mut self) {
         let keys = self.joined.sessions.borrow().keys();
-        keys.into_iter().for_each(|key| self.joined.end_session(key));
+        keys.into_iter()
+            .for_each(|key| self.joined.end_session(key));
         let connections = self.connections.take();
-        connections.iter().for_each(|key| self.ground.close_connection(*key));
+        connections
+            .iter()
+            .for_each(|key| self.ground.close_connection(*key));
         for server in self.servers.iter().chain(&self.gone) {
             server.settle();
             while let Some(key) = { server.under_way.borrow_mut().pop() } {
@@ -942,7 +953,10 @@ impl Bench {
         for server in self.servers.iter().chain(&self.gone) {
             let name = &server.name;
             let opened = server.sessions.borrow();
-            assert!(opened.is_empty(), "{name} was not told of the end of {opened:?}");
+            assert!(
+                opened.is_empty(),
+                "{name} was not told of the end of {opened:?}"
+            );
             let mut state = server.shard().state.borrow_mut();
             assert!(state.sessions.is_empty(), "legs at {name}");
             let counts = [
@@ -1006,7 +1020,9 @@ fn names(answer: &Value, list: &str) -> Vec<String> {
         "tasks" => "taskId",
         _ => "name",
     };
-    let items = answer["result"][list].as_array().unwrap_or_else(|| panic!("{answer}"));
+    let items = answer["result"][list]
+        .as_array()
+        .unwrap_or_else(|| panic!("{answer}"));
     items
         .iter()
         .map(|item| item[member].as_str().expect("a name").to_owned())
@@ -1014,7 +1030,9 @@ fn names(answer: &Value, list: &str) -> Vec<String> {
 }
 
 fn code(answer: &Value) -> i64 {
-    answer["error"]["code"].as_i64().unwrap_or_else(|| panic!("{answer}"))
+    answer["error"]["code"]
+        .as_i64()
+        .unwrap_or_else(|| panic!("{answer}"))
 }
 
 fn tools(names: &[&str]) -> Value {

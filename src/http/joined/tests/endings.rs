@@ -10,7 +10,12 @@ fn busy(bench: &Bench, session: SessionKey) -> (Vec<Call>, ConnectionKey) {
         bench.tool(session, 1, "one-x"),
         bench.tool(session, 2, "two-x"),
         bench.begin(session, 3, "tools/list", &json!({})),
-        bench.begin(session, 4, "resources/subscribe", &json!({"uri": "one-a:b"})),
+        bench.begin(
+            session,
+            4,
+            "resources/subscribe",
+            &json!({"uri": "one-a:b"}),
+        ),
         bench.begin(session, 5, "logging/setLevel", &json!({"level": "debug"})),
     ];
     (calls, stream)
@@ -38,7 +43,11 @@ fn a_session_that_ends_with_everything_in_flight_leaves_nothing() {
     assert_eq!(two.deleted.borrow().len(), 1);
     let cancelled = bench.server("one").asked();
     assert_eq!(cancelled.len(), 2);
-    assert!(cancelled.iter().all(|it| it.method() == "notifications/cancelled"));
+    assert!(
+        cancelled
+            .iter()
+            .all(|it| it.method() == "notifications/cancelled")
+    );
     // All the answers come, also those that are late.
     for (name, asked) in [("one", at_one), ("two", at_two)] {
         for asked in asked.iter().filter(|it| it.message.get("id").is_some()) {
@@ -58,8 +67,12 @@ fn a_session_that_ends_with_everything_in_flight_leaves_nothing() {
 fn time_ends_a_session_but_not_under_a_call_or_list() {
     let bench = Bench::new(&[shared("one"), private("two")]);
     let over = Millis(LIMITS.ttl_ms + 60_000);
-    let (idle, calling, listing, streaming) =
-        (bench.client(), bench.client(), bench.client(), bench.client());
+    let (idle, calling, listing, streaming) = (
+        bench.client(),
+        bench.client(),
+        bench.client(),
+        bench.client(),
+    );
     let call = bench.tool(calling, 1, "one-x");
     let list = bench.begin(listing, 1, "tools/list", &json!({}));
     let stream = bench.open_stream(streaming);
@@ -113,7 +126,11 @@ fn a_client_that_vanishes_cancels_at_every_upstream_where_that_is_asked_for() {
     for (name, count) in asked {
         let cancels = bench.server(name).asked();
         assert_eq!(cancels.len(), count, "{name}");
-        assert!(cancels.iter().all(|it| it.method() == "notifications/cancelled"));
+        assert!(
+            cancels
+                .iter()
+                .all(|it| it.method() == "notifications/cancelled")
+        );
     }
 }
 
@@ -127,7 +144,9 @@ fn while_draining_what_is_in_flight_ends_well_and_nothing_begins() {
         let answer = bench.ask(session, 9, method, &json!({})).now();
         assert_eq!(answer["error"]["data"]["reason"], "draining");
     }
-    let answer = bench.ask(session, 9, "tools/call", &json!({"name": "two-x"})).now();
+    let answer = bench
+        .ask(session, 9, "tools/call", &json!({"name": "two-x"}))
+        .now();
     assert_eq!(answer["error"]["data"]["reason"], "draining");
     for name in ["one", "two"] {
         for asked in bench.server(name).asked() {
@@ -160,7 +179,10 @@ fn a_second_drain_ends_sessions_and_tells_their_upstreams() {
 fn a_route_that_is_closed_ends_all_its_sessions() {
     let bench = Bench::new(&[shared("one"), private("two")]);
     let sessions = [bench.client(), bench.client()];
-    let all: Vec<_> = sessions.iter().flat_map(|session| busy(&bench, *session).0).collect();
+    let all: Vec<_> = sessions
+        .iter()
+        .flat_map(|session| busy(&bench, *session).0)
+        .collect();
     bench.joined.close();
     assert_eq!(bench.joined.sessions(), 0);
     for call in all {
@@ -194,11 +216,16 @@ fn a_leg_that_its_server_has_forgotten_and_does_not_take_again_is_opened_anew() 
     let again = two.one();
     assert_eq!(again.method(), "initialize");
     two.error(&again, -32000);
-    assert_eq!(bench.answer(call)["error"]["data"]["reason"], "upstream_down");
+    assert_eq!(
+        bench.answer(call)["error"]["data"]["reason"],
+        "upstream_down"
+    );
     assert_eq!(bench.joined.sessions(), 1, "the client's session lives on");
     assert!(!bench.has_leg(session, "two"));
     two.sessions.borrow_mut().clear();
-    let answer = bench.ask(session, 2, "tools/call", &json!({"name": "two-x"})).now();
+    let answer = bench
+        .ask(session, 2, "tools/call", &json!({"name": "two-x"}))
+        .now();
     assert_eq!(answer["error"]["data"]["reason"], "upstream_down");
     bench.tick();
     two.open(&two.one(), "new", "2025-11-25", ABILITIES);

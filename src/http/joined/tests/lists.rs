@@ -24,10 +24,15 @@ fn all_are_asked_at_once_and_stand_in_the_order_of_the_configuration() {
         for name in order {
             assert!(bench.is_silent(&call));
             let place = usize::from(name == "two");
-            bench.server(name).result(&asked[place], tools(&["x", name]));
+            bench
+                .server(name)
+                .result(&asked[place], tools(&["x", name]));
         }
         let answer = bench.answer(call);
-        assert_eq!(names(&answer, "tools"), ["one-x", "one-one", "two-x", "two-two"]);
+        assert_eq!(
+            names(&answer, "tools"),
+            ["one-x", "one-one", "two-x", "two-two"]
+        );
         assert_eq!(answer["id"], 1);
         assert!(answer["result"].get("nextCursor").is_none());
         bench.is_quiet();
@@ -39,16 +44,32 @@ fn each_kind_of_list_has_public_names() {
     let bench = two();
     let session = bench.client();
     let prompts = json!({"prompts": [{"name": "p"}]});
-    let list = bench.list(session, 1, "prompts/list", &[("one", prompts.clone()), ("two", prompts)]);
+    let list = bench.list(
+        session,
+        1,
+        "prompts/list",
+        &[("one", prompts.clone()), ("two", prompts)],
+    );
     assert_eq!(names(&list, "prompts"), ["one-p", "two-p"]);
     let uris = resources(&["file:///a"]);
-    let list = bench.list(session, 1, "resources/list", &[("one", uris.clone()), ("two", uris)]);
-    assert_eq!(names(&list, "resources"), ["one-file:///a", "two-file:///a"]);
+    let list = bench.list(
+        session,
+        1,
+        "resources/list",
+        &[("one", uris.clone()), ("two", uris)],
+    );
+    assert_eq!(
+        names(&list, "resources"),
+        ["one-file:///a", "two-file:///a"]
+    );
     assert_eq!(list["result"]["resources"][1]["name"], "two-n");
     let templates = json!({"resourceTemplates": [{"uriTemplate": "file:///{x}", "name": "n"}]});
     let answers = [("one", templates.clone()), ("two", templates)];
     let list = bench.list(session, 1, "resources/templates/list", &answers);
-    assert_eq!(names(&list, "resourceTemplates"), ["one-file:///{x}", "two-file:///{x}"]);
+    assert_eq!(
+        names(&list, "resourceTemplates"),
+        ["one-file:///{x}", "two-file:///{x}"]
+    );
     bench.is_quiet();
 }
 
@@ -94,7 +115,12 @@ fn a_cursor_of_another_list_session_or_making_is_refused_and_nobody_is_asked() {
     let bench = two();
     let (session, other) = (bench.client(), bench.client());
     let more = json!({"tools": [], "nextCursor": "c"});
-    let first = bench.list(session, 1, "tools/list", &[("one", more.clone()), ("two", more)]);
+    let first = bench.list(
+        session,
+        1,
+        "tools/list",
+        &[("one", more.clone()), ("two", more)],
+    );
     let cursor = first["result"]["nextCursor"].as_str().unwrap();
     let asks = [
         (session, "prompts/list", json!(cursor)),
@@ -106,7 +132,9 @@ fn a_cursor_of_another_list_session_or_making_is_refused_and_nobody_is_asked() {
         (session, "tools/list", json!({})),
     ];
     for (session, method, cursor) in asks {
-        let answer = bench.ask(session, 2, method, &json!({ "cursor": cursor })).now();
+        let answer = bench
+            .ask(session, 2, method, &json!({ "cursor": cursor }))
+            .now();
         assert_eq!(code(&answer), -32602, "{method} {cursor}");
     }
     for name in ["one", "two"] {
@@ -114,7 +142,9 @@ fn a_cursor_of_another_list_session_or_making_is_refused_and_nobody_is_asked() {
     }
     let call = bench.begin(session, 3, "tools/list", &json!({"cursor": null}));
     for name in ["one", "two"] {
-        bench.server(name).result(&bench.server(name).one(), tools(&[]));
+        bench
+            .server(name)
+            .result(&bench.server(name).one(), tools(&[]));
     }
     bench.answer(call);
 }
@@ -129,7 +159,9 @@ fn a_server_that_repeats_its_cursor_does_not_keep_its_client_asking_for_ever() {
         let call = bench.begin(session, 1, "tools/list", &json!({ "cursor": cursor }));
         for name in ["one", "two"] {
             for asked in bench.server(name).asked() {
-                bench.server(name).result(&asked, json!({"tools": [], "nextCursor": "same"}));
+                bench
+                    .server(name)
+                    .result(&asked, json!({"tools": [], "nextCursor": "same"}));
             }
         }
         cursor = bench.answer(call)["result"]["nextCursor"].clone();
@@ -146,7 +178,9 @@ fn one_that_answers_an_error_is_left_out_and_if_all_do_the_first_error_is_the_an
     let session = bench.client();
     let call = bench.begin(session, 1, "tools/list", &json!({}));
     bench.server("one").error(&bench.server("one").one(), -1);
-    bench.server("two").result(&bench.server("two").one(), tools(&["x"]));
+    bench
+        .server("two")
+        .result(&bench.server("two").one(), tools(&["x"]));
     assert_eq!(names(&bench.answer(call), "tools"), ["two-x"]);
     let call = bench.begin(session, 2, "tools/list", &json!({}));
     bench.server("two").error(&bench.server("two").one(), -2);
@@ -160,8 +194,18 @@ fn one_that_answers_an_error_is_left_out_and_if_all_do_the_first_error_is_the_an
 fn a_list_that_cannot_be_read_is_left_out() {
     let bench = two();
     let session = bench.client();
-    for bad in [json!({"tools": {}}), json!({}), json!([]), json!({"tools": [], "nextCursor": 7})] {
-        let list = bench.list(session, 1, "tools/list", &[("one", bad), ("two", tools(&["x"]))]);
+    for bad in [
+        json!({"tools": {}}),
+        json!({}),
+        json!([]),
+        json!({"tools": [], "nextCursor": 7}),
+    ] {
+        let list = bench.list(
+            session,
+            1,
+            "tools/list",
+            &[("one", bad), ("two", tools(&["x"]))],
+        );
         assert_eq!(names(&list, "tools"), ["two-x"]);
     }
     bench.is_quiet();
@@ -191,7 +235,9 @@ fn one_that_dies_or_is_down_is_left_out() {
     let call = bench.begin(session, 3, "tools/list", &json!({}));
     let asked = bench.server("two").one();
     bench.server("one").down();
-    bench.server("two").end(asked.exchange.unwrap(), End::Broken("it broke"));
+    bench
+        .server("two")
+        .end(asked.exchange.unwrap(), End::Broken("it broke"));
     assert_eq!(code(&bench.answer(call)), -32603);
     bench.is_quiet();
 }
@@ -201,11 +247,16 @@ fn one_that_is_silent_is_left_out_when_its_time_is_over() {
     let bench = two();
     let session = bench.client();
     let call = bench.begin(session, 1, "tools/list", &json!({}));
-    bench.server("two").result(&bench.server("two").one(), tools(&["x"]));
+    bench
+        .server("two")
+        .result(&bench.server("two").one(), tools(&["x"]));
     let asked = bench.server("one").one();
     assert!(bench.is_silent(&call));
     bench.server("one").shard().tick(Millis(LONG));
-    assert_eq!(bench.server("one").one().method(), "notifications/cancelled");
+    assert_eq!(
+        bench.server("one").one().method(),
+        "notifications/cancelled"
+    );
     assert_eq!(names(&bench.answer(call), "tools"), ["two-x"]);
     bench.server("one").result(&asked, tools(&["late"]));
     bench.is_quiet();
@@ -236,7 +287,12 @@ fn a_cancel_ends_the_whole_list_whoever_has_answered_before() {
             bench.server(name).result(&asked, tools(&["late"]));
         }
         // The id is free.
-        let list = bench.list(session, 1, "tools/list", &[("one", tools(&[])), ("two", tools(&[]))]);
+        let list = bench.list(
+            session,
+            1,
+            "tools/list",
+            &[("one", tools(&[])), ("two", tools(&[]))],
+        );
         assert!(names(&list, "tools").is_empty());
         bench.is_quiet();
     }
@@ -258,7 +314,13 @@ fn the_id_of_a_list_is_not_that_of_another_request_and_the_other_way_round() {
         bench.ask(session, 1, method, &params).refused();
     }
     for name in ["one", "two"] {
-        assert!(bench.server(name).asked().iter().all(|it| it.method() == "notifications/cancelled"));
+        assert!(
+            bench
+                .server(name)
+                .asked()
+                .iter()
+                .all(|it| it.method() == "notifications/cancelled")
+        );
     }
     bench.server("two").result(&asked[1].1, tools(&["x"]));
     assert_eq!(names(&bench.answer(call), "tools"), ["one-x", "two-x"]);
@@ -283,7 +345,9 @@ fn the_id_of_a_call_at_an_upstream_without_that_list_is_refused_for_the_list_too
     let call = bench.tool(session, 1, "one-x");
     bench.ask(session, 1, "prompts/list", &json!({})).refused();
     assert!(bench.server("two").asked().is_empty());
-    bench.server("one").result(&bench.server("one").one(), json!({}));
+    bench
+        .server("one")
+        .result(&bench.server("one").one(), json!({}));
     assert_eq!(bench.answer(call)["id"], 1);
     bench.is_quiet();
 }
@@ -316,7 +380,12 @@ fn a_list_that_cannot_be_asked_of_anybody_says_why() {
     let bench = Bench::new(&[shared("one"), shared("two")]);
     let session = bench.client();
     let calls: Vec<_> = (0..20)
-        .flat_map(|id| [bench.tool(session, id, "one-x"), bench.tool(session, 100 + id, "two-x")])
+        .flat_map(|id| {
+            [
+                bench.tool(session, id, "one-x"),
+                bench.tool(session, 100 + id, "two-x"),
+            ]
+        })
         .collect();
     let answer = bench.ask(session, 99, "tools/list", &json!({})).now();
     assert_eq!(answer["error"]["data"]["reason"], "overloaded");
@@ -343,10 +412,14 @@ fn the_lists_of_tasks_are_one_and_tell_where_each_task_is() {
     let list = bench.list(session, 1, "tasks/list", &answers);
     assert_eq!(names(&list, "tasks"), ["a", "c", "b"]);
     let call = bench.begin(session, 2, "tasks/get", &json!({"taskId": "b"}));
-    bench.server("two").result(&bench.server("two").one(), task("b"));
+    bench
+        .server("two")
+        .result(&bench.server("two").one(), task("b"));
     bench.answer(call);
     let call = bench.begin(session, 3, "tasks/get", &json!({"taskId": "c"}));
-    bench.server("one").result(&bench.server("one").one(), task("c"));
+    bench
+        .server("one")
+        .result(&bench.server("one").one(), task("c"));
     bench.answer(call);
     bench.is_quiet();
 }
@@ -360,8 +433,14 @@ fn the_log_level_goes_to_all_that_have_logging() {
     let asked = server.one();
     assert_eq!(asked.message["params"]["level"], "debug");
     server.result(&asked, json!({}));
-    assert_eq!(bench.answer(call), json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
-    assert_eq!(bench.server("one").shard().state.borrow().log_level(), Some(0));
+    assert_eq!(
+        bench.answer(call),
+        json!({"jsonrpc": "2.0", "id": 1, "result": {}})
+    );
+    assert_eq!(
+        bench.server("one").shard().state.borrow().log_level(),
+        Some(0)
+    );
     let call = bench.begin(session, 2, "logging/setLevel", &json!({"level": "loud"}));
     server.error(&server.one(), -32602);
     assert_eq!(code(&bench.answer(call)), -32602);
@@ -393,15 +472,22 @@ fn a_list_in_a_batch_is_answered_in_its_place() {
     let mut to = bench.ground.begin_exchange(connection, Form::Bare);
     to.part = 5;
     let text = br#"{"jsonrpc":"2.0","id":"l","method":"tools/list"}"#;
-    let step = bench.joined.message(session, text, &scan::scan(text).unwrap(), to);
+    let step = bench
+        .joined
+        .message(session, text, &scan::scan(text).unwrap(), to);
     assert!(matches!(step, Step::InFlight { .. }));
     for name in ["one", "two"] {
-        bench.server(name).result(&bench.server(name).one(), tools(&["x"]));
+        bench
+            .server(name)
+            .result(&bench.server(name).one(), tools(&["x"]));
     }
     let context = Context::from_waker(Waker::noop());
     match bench.ground.poll_connection(connection, &context) {
         Some(Wake::Deliveries(deliveries)) => {
-            assert!(matches!(&deliveries[..], [Delivery::Message { part: 5, .. }]));
+            assert!(matches!(
+                &deliveries[..],
+                [Delivery::Message { part: 5, .. }]
+            ));
         }
         other => panic!("{other:?}"),
     }

@@ -9,7 +9,12 @@ fn an_initialize_is_the_union_of_what_the_servers_can_do() {
     let opening = bench.initialize();
     assert_eq!(bench.got(opening.connection), Got::default());
     let two = bench.server("two");
-    two.open(&two.one(), "s", "2025-11-25", r#"{"prompts":{"listChanged":true}}"#);
+    two.open(
+        &two.one(),
+        "s",
+        "2025-11-25",
+        r#"{"prompts":{"listChanged":true}}"#,
+    );
     let (session, answer) = bench.opened(opening);
     let result = &answer["result"];
     assert_eq!(answer["id"], "first");
@@ -43,11 +48,16 @@ fn without_a_version_there_is_an_error_and_no_session() {
     let bench = Bench::new(&[shared("one"), private("two")]);
     let text = br#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
     let connection = bench.connect();
-    let form = Form::Opening { manner: Manner::unread(), sse: false };
+    let form = Form::Opening {
+        manner: Manner::unread(),
+        sse: false,
+    };
     let to = bench.ground.begin_exchange(connection, form);
     let envelope = scan::scan(text).unwrap();
     let id = envelope.id.unwrap();
-    let pending = bench.joined.open(text, &envelope, &id, to, TokenId::ANYONE, [][..].into());
+    let pending = bench
+        .joined
+        .open(text, &envelope, &id, to, TokenId::ANYONE, [][..].into());
     let got = bench.got(connection);
     assert_eq!(code(&got.messages[0]), -32602);
     drop(pending);
@@ -86,7 +96,10 @@ fn one_that_is_down_or_refuses_is_left_out_of_the_session_unless_it_is_required(
                 assert!(!bench.has_leg(session.unwrap(), down));
             }
             two.settle();
-            assert_eq!(two.sessions.borrow().len(), usize::from(!is_required && down == "one"));
+            assert_eq!(
+                two.sessions.borrow().len(),
+                usize::from(!is_required && down == "one")
+            );
             bench.is_quiet();
         }
     }
@@ -126,7 +139,9 @@ fn a_client_that_goes_before_the_answer_leaves_no_session_anywhere() {
         let mut pending = Some(opening);
         for (name, asked) in &asked {
             if answers.contains(name) {
-                bench.server(name).open(asked, name, "2025-11-25", ABILITIES);
+                bench
+                    .server(name)
+                    .open(asked, name, "2025-11-25", ABILITIES);
             } else if let Some(opening) = pending.take() {
                 drop(opening);
             }
@@ -135,8 +150,14 @@ fn a_client_that_goes_before_the_answer_leaves_no_session_anywhere() {
         for name in ["two", "three"] {
             let server = bench.server(name);
             server.settle();
-            assert!(server.sessions.borrow().is_empty(), "{name} after {answers:?}");
-            assert!(server.under_way.borrow().is_empty(), "{name} after {answers:?}");
+            assert!(
+                server.sessions.borrow().is_empty(),
+                "{name} after {answers:?}"
+            );
+            assert!(
+                server.under_way.borrow().is_empty(),
+                "{name} after {answers:?}"
+            );
         }
         assert_eq!(bench.joined.sessions(), 0);
         bench.is_quiet();
@@ -149,11 +170,16 @@ fn a_table_that_is_full_refuses_before_any_server_is_asked() {
     let sessions: Vec<_> = (0..LIMITS.sessions_max).map(|_| bench.client()).collect();
     let text = br#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
     let connection = bench.connect();
-    let form = Form::Opening { manner: Manner::unread(), sse: false };
+    let form = Form::Opening {
+        manner: Manner::unread(),
+        sse: false,
+    };
     let to = bench.ground.begin_exchange(connection, form);
     let envelope = scan::scan(text).unwrap();
     let id = envelope.id.unwrap();
-    let pending = bench.joined.open(text, &envelope, &id, to, TokenId::ANYONE, [][..].into());
+    let pending = bench
+        .joined
+        .open(text, &envelope, &id, to, TokenId::ANYONE, [][..].into());
     assert!(pending.is_none());
     assert!(bench.server("two").asked().is_empty());
     bench.joined.end_session(sessions[0]);
@@ -186,14 +212,27 @@ fn a_shared_upstream_that_comes_later_joins_every_session_and_lists_are_told_onc
     let (session, other) = (bench.client(), bench.client());
     let stream = bench.open_stream(session);
     assert!(bench.told(session, stream).is_empty());
-    assert!(bench.is_woken(stream, || bench.server("two").up_as("2025-11-25", r#"{"tools":{}}"#)));
+    assert!(bench.is_woken(stream, || {
+        bench.server("two").up_as("2025-11-25", r#"{"tools":{}}"#)
+    }));
     assert!(bench.has_leg(session, "two") && bench.has_leg(other, "two"));
-    assert_eq!(bench.told(session, stream), ["notifications/tools/list_changed"]);
+    assert_eq!(
+        bench.told(session, stream),
+        ["notifications/tools/list_changed"]
+    );
     assert!(bench.told(session, stream).is_empty());
-    let list = bench.list(session, 1, "tools/list", &[("one", tools(&["x"])), ("two", tools(&["y"]))]);
+    let list = bench.list(
+        session,
+        1,
+        "tools/list",
+        &[("one", tools(&["x"])), ("two", tools(&["y"]))],
+    );
     assert_eq!(names(&list, "tools"), ["one-x", "two-y"]);
     let late = bench.open_stream(other);
-    assert_eq!(bench.told(other, late), ["notifications/tools/list_changed"]);
+    assert_eq!(
+        bench.told(other, late),
+        ["notifications/tools/list_changed"]
+    );
     bench.is_quiet();
 }
 
@@ -207,7 +246,9 @@ fn a_leg_of_its_own_that_is_missing_is_asked_for_again_and_lists_are_told_once()
     bench.notify(session, "notifications/initialized", &json!({}));
     let stream = bench.open_stream(session);
     assert_eq!(
-        bench.ask(session, 1, "tools/call", &json!({"name": "two-x"})).now()["error"]["data"]["reason"],
+        bench
+            .ask(session, 1, "tools/call", &json!({"name": "two-x"}))
+            .now()["error"]["data"]["reason"],
         "upstream_down"
     );
     bench.tick();
@@ -219,10 +260,21 @@ fn a_leg_of_its_own_that_is_missing_is_asked_for_again_and_lists_are_told_once()
     let asked = two.one();
     two.open(&asked, "s", "2025-11-25", r#"{"tools":{}}"#);
     assert!(bench.has_leg(session, "two"));
-    let told: Vec<_> = two.asked().iter().map(|it| it.method().to_owned()).collect();
+    let told: Vec<_> = two
+        .asked()
+        .iter()
+        .map(|it| it.method().to_owned())
+        .collect();
     assert_eq!(told, ["notifications/initialized"]);
-    assert_eq!(two.streams.borrow().len(), 1, "its stream is open while the client's is");
-    assert_eq!(bench.told(session, stream), ["notifications/tools/list_changed"]);
+    assert_eq!(
+        two.streams.borrow().len(),
+        1,
+        "its stream is open while the client's is"
+    );
+    assert_eq!(
+        bench.told(session, stream),
+        ["notifications/tools/list_changed"]
+    );
     assert!(bench.told(session, stream).is_empty());
     bench.tick();
     assert!(two.asked().is_empty(), "it is asked once");
@@ -257,7 +309,11 @@ fn of_many_sessions_that_miss_a_leg_one_asks_while_that_fails_and_all_when_it_wo
     for (n, asked) in asked.iter().enumerate() {
         two.open(asked, &format!("b{n}"), "2025-11-25", ABILITIES);
     }
-    assert!(sessions.iter().all(|session| bench.has_leg(*session, "two")));
+    assert!(
+        sessions
+            .iter()
+            .all(|session| bench.has_leg(*session, "two"))
+    );
     bench.is_quiet();
 }
 
@@ -307,6 +363,7 @@ fn an_answer_after_the_initialize_is_over_is_declined() {
     two.error(&at_two, -32000);
     let (session, _) = bench.opened(opening);
     assert!(session.is_none());
+    one.settle();
     assert_eq!(*one.deleted.borrow(), ["s"]);
     bench.is_quiet();
 }
@@ -321,7 +378,9 @@ fn a_restarted_server_that_can_do_less_ends_the_sessions_that_were_told_otherwis
     bench.server("one").up();
     assert_eq!(bench.joined.sessions(), 1);
     bench.server("one").down();
-    assert!(bench.is_woken(stream, || bench.server("one").up_as("2025-11-25", r#"{"tools":{}}"#)));
+    assert!(bench.is_woken(stream, || {
+        bench.server("one").up_as("2025-11-25", r#"{"tools":{}}"#)
+    }));
     assert_eq!(bench.joined.sessions(), 0);
     assert!(bench.to_write(session, stream).is_none());
     assert_eq!(code(&bench.answer(call)), -32603);

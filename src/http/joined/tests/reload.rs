@@ -26,10 +26,15 @@ fn an_upstream_more_joins_every_session_and_prefixes_come_with_it() {
             ["prompts", "resources", "tools"].map(|it| format!("notifications/{it}/list_changed"))
         );
         let one = bench.server("one");
-        one.result(&one.one(), json!({"content": [{"type": "resource_link", "uri": "a:b", "name": "c"}]}));
+        one.result(
+            &one.one(),
+            json!({"content": [{"type": "resource_link", "uri": "a:b", "name": "c"}]}),
+        );
         // Under the names that the client is told of now.
         assert_eq!(bench.answer(call)["result"]["content"][0]["uri"], "one-a:b");
-        let gone = bench.ask(session, 2, "tools/call", &json!({"name": "x"})).now();
+        let gone = bench
+            .ask(session, 2, "tools/call", &json!({"name": "x"}))
+            .now();
         assert_eq!(code(&gone), -32602);
         let call = bench.tool(session, 3, "one-x");
         let asked = one.one();
@@ -48,7 +53,12 @@ fn updates_of_what_was_subscribed_before_come_under_the_new_name() {
         let stream = bench.open_stream(session);
         let one = bench.server("one");
         one.settle();
-        let call = bench.begin(session, 1, "resources/subscribe", &json!({"uri": "file:///a"}));
+        let call = bench.begin(
+            session,
+            1,
+            "resources/subscribe",
+            &json!({"uri": "file:///a"}),
+        );
         if up.is_private {
             one.result(&one.one(), json!({}));
         } else {
@@ -68,7 +78,11 @@ fn updates_of_what_was_subscribed_before_come_under_the_new_name() {
             one.shard().updated(b"file:///a");
         }
         let events = bench.told_messages(session, stream);
-        assert_eq!(events[0]["params"]["uri"], "one-file:///a", "private: {}", up.is_private);
+        assert_eq!(
+            events[0]["params"]["uri"], "one-file:///a",
+            "private: {}",
+            up.is_private
+        );
         bench.is_quiet();
     }
 }
@@ -83,9 +97,16 @@ fn an_upstream_that_is_taken_away_ends_what_it_was_asked_and_nothing_else() {
         let lost = bench.tool(session, 1, &format!("{gone}-x"));
         let kept = bench.tool(session, 2, "three-x");
         let list = bench.begin(session, 3, "tools/list", &json!({}));
-        let left: Vec<_> = ups.iter().filter(|up| up.naming.name != gone).cloned().collect();
+        let left: Vec<_> = ups
+            .iter()
+            .filter(|up| up.naming.name != gone)
+            .cloned()
+            .collect();
         bench.configure(&left);
-        assert_eq!(bench.answer(lost)["error"]["data"]["reason"], "upstream_down");
+        assert_eq!(
+            bench.answer(lost)["error"]["data"]["reason"],
+            "upstream_down"
+        );
         for server in &bench.servers {
             for asked in server.asked() {
                 match asked.method() {
@@ -97,9 +118,18 @@ fn an_upstream_that_is_taken_away_ends_what_it_was_asked_and_nothing_else() {
         }
         assert_eq!(bench.answer(kept)["id"], 2);
         let shown = names(&bench.answer(list), "tools");
-        let expected: Vec<_> = left.iter().map(|up| up.naming.name.clone()).map(|it| format!("{it}-{it}")).collect();
+        let expected: Vec<_> = left
+            .iter()
+            .map(|up| up.naming.name.clone())
+            .map(|it| format!("{it}-{it}"))
+            .collect();
         assert_eq!(shown, expected);
-        let unknown = bench.ask(session, 4, "tools/call", &json!({"name": format!("{gone}-x")}));
+        let unknown = bench.ask(
+            session,
+            4,
+            "tools/call",
+            &json!({"name": format!("{gone}-x")}),
+        );
         assert_eq!(code(&unknown.now()), -32602);
         assert_eq!(bench.told(session, stream).len(), 3);
         if gone == "two" {
@@ -115,7 +145,10 @@ fn a_list_whose_every_upstream_is_taken_away_is_answered() {
     let session = bench.client();
     let list = bench.begin(session, 1, "tools/list", &json!({}));
     bench.configure(&[shared("three")]);
-    assert_eq!(bench.answer(list)["error"]["data"]["reason"], "upstream_down");
+    assert_eq!(
+        bench.answer(list)["error"]["data"]["reason"],
+        "upstream_down"
+    );
     bench.is_quiet();
 }
 
@@ -128,7 +161,10 @@ fn an_upstream_that_is_taken_away_is_freed() {
     assert_eq!(bench.server("two").deleted.borrow().len(), 1);
     bench.gone.clear();
     assert!(seats.iter().all(|seat| seat.upgrade().is_none()));
-    assert_eq!(bench.joined.version(session).map(|it| it.as_str()), Some("2025-11-25"));
+    assert_eq!(
+        bench.joined.version(session).map(|it| it.as_str()),
+        Some("2025-11-25")
+    );
 }
 
 #[test]
@@ -163,7 +199,12 @@ fn a_cursor_goes_on_after_another_order_and_leaves_out_who_is_gone() {
     let mut bench = Bench::new(&[shared("one"), shared("two")]);
     let session = bench.client();
     let more = json!({"tools": [], "nextCursor": "c"});
-    let first = bench.list(session, 1, "tools/list", &[("one", more.clone()), ("two", more)]);
+    let first = bench.list(
+        session,
+        1,
+        "tools/list",
+        &[("one", more.clone()), ("two", more)],
+    );
     bench.configure(&[shared("three"), shared("two")]);
     bench.server("three").up();
     let params = json!({"cursor": first["result"]["nextCursor"]});
@@ -198,7 +239,9 @@ fn an_initialize_that_is_under_way_is_answered_whatever_the_configuration_become
         }
         let still = after.iter().any(|up| up.naming.name == "two");
         if still {
-            bench.server("two").open(&asked, "s", "2025-11-25", ABILITIES);
+            bench
+                .server("two")
+                .open(&asked, "s", "2025-11-25", ABILITIES);
         }
         let shape: Vec<_> = after.iter().map(|up| &*up.naming.name).collect();
         let (session, answer) = bench.opened(opening);
@@ -213,7 +256,11 @@ fn an_initialize_that_is_under_way_is_answered_whatever_the_configuration_become
             }
         }
         for up in after {
-            assert!(bench.has_leg(session, &up.naming.name), "{shape:?}: {}", up.naming.name);
+            assert!(
+                bench.has_leg(session, &up.naming.name),
+                "{shape:?}: {}",
+                up.naming.name
+            );
         }
         bench.tick();
         for server in &bench.servers {
@@ -245,7 +292,12 @@ fn subscriptions_at_an_upstream_that_is_taken_away_are_released() {
     let mut bench = Bench::new(&[shared("one"), shared("two")]);
     let session = bench.client();
     let one = bench.server("one");
-    let call = bench.begin(session, 1, "resources/subscribe", &json!({"uri": "one-a:b"}));
+    let call = bench.begin(
+        session,
+        1,
+        "resources/subscribe",
+        &json!({"uri": "one-a:b"}),
+    );
     one.notes();
     one.shard().told("a:b", Told::Agreed);
     bench.answer(call);
@@ -260,7 +312,8 @@ fn a_task_outlives_a_reload_with_its_upstream() {
     let session = bench.client();
     let one = bench.server("one");
     let call = bench.begin(session, 1, "tools/call", &json!({"name": "x", "task": {}}));
-    let task = json!({"taskId": "t", "status": "working", "createdAt": "2025-11-25T10:30:00Z", "ttl": 1});
+    let task =
+        json!({"taskId": "t", "status": "working", "createdAt": "2025-11-25T10:30:00Z", "ttl": 1});
     one.result(&one.one(), json!({ "task": task }));
     bench.answer(call);
     bench.configure(&[shared("one"), shared("two")]);
@@ -276,7 +329,11 @@ fn a_bare_upstream_gives_its_names_up_to_what_comes_with_a_prefix() {
     let session = bench.client();
     let lists = [("one", tools(&["x", "two-x"])), ("two", tools(&["x"]))];
     let list = bench.list(session, 1, "tools/list", &lists);
-    assert_eq!(names(&list, "tools"), ["x", "two-x"], "what another one's name hides is left out");
+    assert_eq!(
+        names(&list, "tools"),
+        ["x", "two-x"],
+        "what another one's name hides is left out"
+    );
     bench.configure(&[shared("one").bare()]);
     let list = bench.list(session, 2, "tools/list", &[("one", tools(&["x", "two-x"]))]);
     assert_eq!(names(&list, "tools"), ["x", "two-x"]);

@@ -25,11 +25,15 @@ fn one_stream_tells_what_every_leg_says_and_only_to_its_session() {
     two.settle();
     let streams = two.streams.borrow().clone();
     assert_eq!(streams.len(), 2);
-    let message = br#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}"#;
+    let message =
+        br#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}"#;
     assert!(bench.is_woken(stream, || two.hear(Some(streams[0]), message)));
     assert_eq!(bench.told(session, stream), ["notifications/message"]);
     assert!(bench.told(other, silent).is_empty());
-    bench.server("one").shard().changed(crate::wire::notice::Kinds::TOOLS);
+    bench
+        .server("one")
+        .shard()
+        .changed(crate::wire::notice::Kinds::TOOLS);
     two.hear(Some(streams[0]), CHANGED);
     let changed = "notifications/tools/list_changed";
     assert_eq!(bench.told(session, stream), [changed, changed]);
@@ -42,10 +46,15 @@ fn a_write_that_fails_is_told_again_on_the_next_stream() {
     let bench = two();
     let session = bench.client();
     let stream = bench.open_stream(session);
-    bench.server("one").shard().changed(crate::wire::notice::Kinds::TOOLS);
+    bench
+        .server("one")
+        .shard()
+        .changed(crate::wire::notice::Kinds::TOOLS);
     let two = bench.server("two");
     two.hear(Some(upward(&two)), CHANGED);
-    bench.joined.mark_changed(session, crate::wire::notice::Kinds::PROMPTS);
+    bench
+        .joined
+        .mark_changed(session, crate::wire::notice::Kinds::PROMPTS);
     let first = bench.to_write(session, stream).unwrap();
     assert_eq!(first.len(), 3);
     bench.joined.stream_wrote(session, stream, false);
@@ -77,7 +86,10 @@ fn what_a_replaced_stream_could_not_write_goes_to_the_newer_one() {
         let mut expected = vec!["notifications/tools/list_changed"];
         if more {
             bench.joined.mark_changed(session, Kinds::PROMPTS);
-            assert_eq!(bench.told(session, newer), ["notifications/prompts/list_changed"]);
+            assert_eq!(
+                bench.told(session, newer),
+                ["notifications/prompts/list_changed"]
+            );
         } else {
             assert!(bench.told(session, newer).is_empty());
         }
@@ -102,7 +114,10 @@ fn a_stream_that_one_leg_has_too_much_for_ends_for_all_and_nothing_of_the_others
         let stream = bench.open_stream(session);
         let two = bench.server("two");
         let key = upward(&two);
-        bench.server("one").shard().changed(crate::wire::notice::Kinds::TOOLS);
+        bench
+            .server("one")
+            .shard()
+            .changed(crate::wire::notice::Kinds::TOOLS);
         let long = json!({
             "jsonrpc": "2.0",
             "method": "notifications/message",
@@ -111,12 +126,21 @@ fn a_stream_that_one_leg_has_too_much_for_ends_for_all_and_nothing_of_the_others
         for _ in 0..4 {
             two.hear(Some(key), long.to_string().as_bytes());
         }
-        assert!(!bench.joined.is_stream(session, stream), "a write in progress must not wait");
+        assert!(
+            !bench.joined.is_stream(session, stream),
+            "a write in progress must not wait"
+        );
         assert!(bench.to_write(session, stream).is_none());
-        assert!(two.streams.borrow().is_empty(), "nor does the server's stream go on");
+        assert!(
+            two.streams.borrow().is_empty(),
+            "nor does the server's stream go on"
+        );
         bench.end_stream(session, stream);
         let next = bench.open_stream(session);
-        assert_eq!(bench.told(session, next), ["notifications/tools/list_changed"]);
+        assert_eq!(
+            bench.told(session, next),
+            ["notifications/tools/list_changed"]
+        );
         bench.is_quiet();
     }
 }
@@ -141,7 +165,9 @@ fn a_stream_of_an_ended_session_does_nothing_to_the_one_in_its_place() {
     let bench = two();
     let session = bench.client();
     let stream = bench.open_stream(session);
-    bench.joined.mark_changed(session, crate::wire::notice::Kinds::TOOLS);
+    bench
+        .joined
+        .mark_changed(session, crate::wire::notice::Kinds::TOOLS);
     bench.to_write(session, stream).unwrap();
     bench.joined.end_session(session);
     let other = bench.client();
