@@ -179,7 +179,14 @@ impl Joined {
             let answer = match (seat.shard.is_private(), handshake) {
                 (true, _) => ask(seat, &initialize, to.reply_to(Inner::Join), owner, &fields)
                     .map_or(Answer::Absent, Answer::Waiting),
-                (false, Some(handshake)) => Answer::Shared(handshake),
+                (false, Some(handshake)) => {
+                    let upstream = local.settings.upstreams.get(part);
+                    let is_required = upstream.is_some_and(|upstream| upstream.required);
+                    match is_required && !seat.shard.state.borrow().is_up() {
+                        true => Answer::Absent,
+                        false => Answer::Shared(handshake),
+                    }
+                }
                 (false, None) => Answer::Absent,
             };
             if let Some(join) = self.joins.borrow_mut().get_mut(place as usize) {
@@ -373,13 +380,7 @@ impl Joined {
             fields: join.fields,
         };
         let field = response::session_line(new.id);
-        let legs = new.legs.clone();
         let key = self.sessions.borrow_mut().open(new, clock::now());
-        for (seat, leg) in legs {
-            if let (Some(seat), Some(leg)) = (local.seat(seat), leg.key()) {
-                seat.shard.state.borrow_mut().set_joined(leg, key);
-            }
-        }
         for seat in &local.seats {
             self.want_leg(&local, key, seat);
         }
@@ -436,7 +437,6 @@ impl Joined {
             None => None,
         };
         let Some(leg) = new.key() else { return };
-        seat.shard.state.borrow_mut().set_joined(leg, key);
         if let Some(stream) = stream {
             seat.shard.open_leg_stream(leg, stream.into());
         }
@@ -595,7 +595,6 @@ impl Joined {
             session.set_leg(seat.id, leg);
         }
         let Some(leg) = leg.key() else { return };
-        seat.shard.state.borrow_mut().set_joined(leg, key);
         if was_initialized {
             seat.shard.say_initialized(leg);
         }

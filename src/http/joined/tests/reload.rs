@@ -317,7 +317,7 @@ fn a_task_outlives_a_reload_with_its_upstream() {
     one.result(&one.one(), json!({ "task": task }));
     bench.answer(call);
     bench.configure(&[shared("one"), shared("two")]);
-    let call = bench.begin(session, 2, "tasks/get", &json!({"taskId": "t"}));
+    let call = bench.begin(session, 2, "tasks/get", &json!({"taskId": "one-t"}));
     one.result(&one.one(), task);
     bench.answer(call);
     bench.is_quiet();
