@@ -54,12 +54,9 @@ const GAUGES: [OfShard; 8] = [
         Of::Shard,
         |s| s.connections,
     ),
-    (
-        "sessions",
-        "Sessions that are alive.",
-        Of::Upstream,
-        |s| s.sessions,
-    ),
+    ("sessions", "Sessions that are alive.", Of::Upstream, |s| {
+        s.sessions
+    }),
     (
         "calls_in_flight",
         "Calls that wait for the server's answer.",
@@ -72,12 +69,9 @@ const GAUGES: [OfShard; 8] = [
         Of::Shard,
         |s| s.buffered_bytes,
     ),
-    (
-        "streams",
-        "GET streams that are open.",
-        Of::Upstream,
-        |s| s.streams,
-    ),
+    ("streams", "GET streams that are open.", Of::Upstream, |s| {
+        s.streams
+    }),
     (
         "subscriptions",
         "Resource subscriptions of all sessions.",
@@ -295,9 +289,8 @@ impl Scrape {
         let plain = plain.map(|(thread, client)| (Names::new(), thread.as_str(), client));
         let upstreams = self.0.upstreams.iter().flatten().flat_map(|one| {
             let clients = one.http.iter();
-            clients.map(|(thread, client)| {
-                (names(&one.route, &one.upstream), thread.as_str(), client)
-            })
+            clients
+                .map(|(thread, client)| (names(&one.route, &one.upstream), thread.as_str(), client))
         });
         plain.chain(upstreams).collect()
     }
@@ -342,7 +335,11 @@ impl Scrape {
             for (method, by_outcome) in Method::ALL.into_iter().zip(shard.calls) {
                 for (outcome, number) in Outcome::ALL.into_iter().zip(by_outcome) {
                     let labels = [("method", method.label()), ("outcome", outcome.label())];
-                    counted(&mut metric, &(shard_label, (labels, names.as_slice())), number)?;
+                    counted(
+                        &mut metric,
+                        &(shard_label, (labels, names.as_slice())),
+                        number,
+                    )?;
                 }
             }
         }
@@ -876,9 +873,18 @@ mod tests {
         }
         let named = lines.iter().filter(|line| line.contains("route="));
         for line in named {
-            let names = ["http_requests", "_bytes", "connections{shard", "handovers", "evicted"];
+            let names = [
+                "http_requests",
+                "_bytes",
+                "connections{shard",
+                "handovers",
+                "evicted",
+            ];
             let client = line.starts_with("ringway_upstream_");
-            assert!(client || !names.iter().any(|name| line.contains(name)), "{line}");
+            assert!(
+                client || !names.iter().any(|name| line.contains(name)),
+                "{line}"
+            );
         }
         check_names(routes(), &[&NAMES[..], &HTTP_NAMES].concat());
     }
