@@ -196,6 +196,12 @@ impl Joined {
         self.gatherings.borrow().bytes()
     }
 
+    /// What several upstreams are asked, sessions and legs that are being opened.
+    pub fn waiting(&self) -> usize {
+        let legs = self.absences.borrow().under_way();
+        self.gatherings.borrow().len() + self.joins.borrow().len() + legs
+    }
+
     pub fn find(&self, id: SessionId, owner: TokenId) -> Option<SessionKey> {
         self.sessions.borrow().find(id, owner)
     }
