@@ -180,10 +180,18 @@ impl Joined {
         }
     }
 
-    /// The route is served no longer: all its sessions end.
+    /// The route is served no longer: all its sessions end, and those that are being opened
+    /// are refused, also when they come from connections that have known it before.
     pub fn close(self: &Rc<Self>) {
         let keys = self.sessions.borrow().keys();
         keys.into_iter().for_each(|key| self.end_session(key));
+        let settings = self.local().settings.clone();
+        self.local.replace(Rc::new(Local {
+            settings,
+            seats: Vec::new(),
+        }));
+        self.absences.borrow_mut().keep_only(&[]);
+        self.forget_joins_at_others(&[]);
     }
 
     /// Sessions on this thread.

@@ -290,8 +290,34 @@ impl Joined {
         }
     }
 
-    fn finish_join(self: &Rc<Self>, join: Join) {
+    /// The answers for the upstreams that the route has now, in its order. It may have others
+    /// than when it was asked: what those that are gone have given is given back.
+    fn present_parts(local: &Local, parts: Vec<(Seat, Answer)>) -> Vec<(Seat, Answer)> {
+        let mut answers: Vec<(Seat, Answer)> = Vec::with_capacity(local.seats.len());
+        for (seat, answer) in parts {
+            match local.seat(seat.id) {
+                Some(_) => answers.push((seat, answer)),
+                None => decline(Some(&seat), answer),
+            }
+        }
+        for seat in &local.seats {
+            if answers.iter().any(|(known, _)| known.id == seat.id) {
+                continue;
+            }
+            let handshake = seat.shard.state.borrow().handshake().cloned();
+            let handshake = handshake.filter(|_| !seat.shard.is_private());
+            answers.push((
+                seat.clone(),
+                handshake.map_or(Answer::Absent, Answer::Shared),
+            ));
+        }
+        answers.sort_by_key(|(seat, _)| local.place(seat.id));
+        answers
+    }
+
+    fn finish_join(self: &Rc<Self>, mut join: Join) {
         let local = self.local();
+        join.parts = Self::present_parts(&local, join.parts);
         let id = join.client_id.clone();
         let missing = join.parts.iter().find_map(|(seat, answer)| {
             let upstream = local.settings.upstreams.get(local.place(seat.id)?)?;
@@ -351,18 +377,11 @@ impl Joined {
             }
         };
         let message = reply::result(&id, &result);
-        // The route may have other upstreams by now.
-        let mut legs: Vec<(SeatId, Leg)> = local
-            .seats
-            .iter()
-            .map(|seat| (seat.id, Leg::Absent))
-            .collect();
-        for (seat, answer) in join.parts {
-            match legs.iter_mut().find(|(id, _)| *id == seat.id) {
-                Some((_, leg)) => *leg = open_leg(&seat, join.owner, version, answer),
-                None => decline(Some(&seat), answer),
-            }
-        }
+        let legs = join
+            .parts
+            .into_iter()
+            .map(|(seat, answer)| (seat.id, open_leg(&seat, join.owner, version, answer)));
+        let legs: Vec<(SeatId, Leg)> = legs.collect();
         let draw = || uuid::Uuid::new_v4().as_u128();
         let new = NewSession {
             id: SessionId::mint(self.ground.index, self.ground.shards, draw),

@@ -194,6 +194,25 @@ fn a_route_that_is_closed_ends_all_its_sessions() {
 }
 
 #[test]
+fn a_route_that_is_closed_opens_no_session_any_more() {
+    let bench = Bench::new(&[shared("one"), private("two")]);
+    let opening = bench.initialize();
+    let two = bench.server("two");
+    let asked = two.one();
+    bench.joined.close();
+    let (session, answer) = bench.opened(opening);
+    assert!(session.is_none());
+    assert_eq!(answer["error"]["data"]["reason"], "upstream_down");
+    two.settle();
+    assert!(!two.under_way.borrow().contains(&asked.exchange.unwrap()));
+    // On a connection whose request had begun before.
+    let (session, answer) = bench.opened(bench.initialize());
+    assert!(session.is_none());
+    assert_eq!(answer["error"]["data"]["reason"], "upstream_down");
+    bench.is_quiet();
+}
+
+#[test]
 fn sessions_of_a_token_that_is_gone_end_and_no_others() {
     let bench = Bench::new(&[shared("one"), private("two")]);
     let session = bench.client();
