@@ -489,6 +489,9 @@ impl Joined {
 
     /// Upstreams that owe sessions a leg are asked, one at a time while that fails.
     pub(super) fn open_missing_legs(self: &Rc<Self>, now: Millis) {
+        if self.ground.is_draining() {
+            return;
+        }
         let local = self.local();
         for seat in &local.seats {
             let begin: Vec<(SessionKey, SessionId)> = {
@@ -573,7 +576,8 @@ impl Joined {
         };
         let (key, id) = (under_way.session, under_way.id);
         drop(under_way);
-        let lives = self.sessions.borrow().still(key, id).is_some();
+        // While draining nothing begins that would have to be ended again.
+        let lives = self.sessions.borrow().still(key, id).is_some() && !self.ground.is_draining();
         {
             let mut absences = self.absences.borrow_mut();
             let absence = absences.by_seat.entry(seat.id).or_default();
@@ -593,7 +597,8 @@ impl Joined {
         if !is_open {
             return;
         }
-        let known = self.sessions.borrow().still(key, id).map(|session| {
+        let sessions = self.sessions.borrow();
+        let known = sessions.still(key, id).filter(|_| lives).map(|session| {
             (
                 session.owner,
                 session.version,
@@ -601,6 +606,7 @@ impl Joined {
                 session.stream,
             )
         });
+        drop(sessions);
         let Some((owner, version, was_initialized, stream)) = known else {
             decline(Some(seat), answer);
             return;
