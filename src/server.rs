@@ -13,8 +13,11 @@ mod reload;
 mod routes;
 mod running;
 mod seat;
+mod settings;
 mod shard_thread;
 mod status;
+#[cfg(test)]
+mod tests;
 mod upstream;
 
 use std::io::Write;
@@ -267,8 +270,7 @@ pub fn run_file(
     let status = Status::new(threads.counters().to_vec(), Serves::Routes(Vec::new()));
     let drain_timeout = process.drain_timeout;
     let admin = process.admin.clone();
-    let mut in_force =
-        ConfigInForce::new(path, process, bounds, start.address, start.events, hooks);
+    let mut in_force = ConfigInForce::new(path, &file, bounds, start.address, start.events, hooks);
     let prepared = in_force
         .prepare(file, &threads)
         .map_err(ServerError::Routes)?;

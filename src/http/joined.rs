@@ -205,10 +205,18 @@ impl Joined {
         }
     }
 
-    /// The route is served no longer: all its sessions end.
+    /// The route is served no longer: all its sessions end, and those that are being opened
+    /// are refused, also when they come from connections that have known it before.
     pub fn close(self: &Rc<Self>) {
         let keys = self.sessions.borrow().keys();
         keys.into_iter().for_each(|key| self.end_session(key));
+        let settings = self.local().settings.clone();
+        self.local.replace(Rc::new(Local {
+            settings,
+            seats: Vec::new(),
+        }));
+        self.absences.borrow_mut().keep_only(&[]);
+        self.forget_joins_at_others(&[]);
     }
 
     /// The route's name.
@@ -224,6 +232,12 @@ impl Joined {
     /// Bytes that answers take while others are waited for.
     pub fn waiting_bytes(&self) -> usize {
         self.gatherings.borrow().bytes() + self.lines.borrow().bytes()
+    }
+
+    /// What several upstreams are asked, sessions and legs that are being opened.
+    pub fn waiting(&self) -> usize {
+        let legs = self.absences.borrow().under_way();
+        self.gatherings.borrow().len() + self.joins.borrow().len() + legs
     }
 
     pub fn find(&self, id: SessionId, owner: TokenId) -> Option<SessionKey> {

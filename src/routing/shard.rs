@@ -234,6 +234,11 @@ impl ShardState {
         }
     }
 
+    /// Whether the server is there.
+    pub fn is_up(&self) -> bool {
+        self.epoch.is_some()
+    }
+
     /// From now on new calls are answered `draining`.
     pub fn drain(&mut self) {
         self.is_draining = true;
@@ -322,13 +327,6 @@ impl ShardState {
         }
         let id = SessionId::mint(self.shard, self.shards, draw);
         Ok(self.sessions.open(id, owner, version, now))
-    }
-
-    /// The leg at `leg` is one of `session`.
-    pub fn set_joined(&mut self, leg: SessionKey, session: SessionKey) {
-        if let Some(leg) = self.sessions.get_mut(leg) {
-            leg.joined = Some(session);
-        }
     }
 
     /// Whether the session has a call in flight under this id.

@@ -404,3 +404,292 @@ impl<H> Life<H> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::back_off::{FIRST_MS, STEADY_MS};
+
+    const START_TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// A life with a clock, and what it asked for in words. A holder is the number of its server.
+    struct Scene {
+        life: Life<u32>,
+        now: Millis,
+        next: u32,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            Scene {
+                life: Life::new(START_TIMEOUT),
+                now: Millis(1_000),
+                next: 1,
+            }
+        }
+
+        /// One whose server is up.
+        fn up() -> Scene {
+            let mut scene = Scene::new();
+            assert_eq!(scene.tick(), ["launch"]);
+            assert_eq!(scene.launched(), ["connect"]);
+            scene.hear(|life, now| life.opened(now));
+            scene
+        }
+
+        fn hear(&mut self, event: impl FnOnce(&mut Life<u32>, Millis)) -> Vec<String> {
+            event(&mut self.life, self.now);
+            let mut words = Vec::new();
+            while let Some(act) = self.life.next_act() {
+                words.push(match act {
+                    Act::Launch => "launch".into(),
+                    Act::Connect => "connect".into(),
+                    Act::End(number) => format!("end {number}"),
+                    Act::LetGo => "let go".into(),
+                    Act::Up => "up".into(),
+                    Act::Down => "down".into(),
+                    Act::Deaf => "deaf".into(),
+                    Act::Failed { failure, pause_ms } => match pause_ms {
+                        Some(pause) => format!("failed: {failure}, {pause}"),
+                        None => format!("failed: {failure}"),
+                    },
+                    Act::Gone {
+                        how,
+                        error,
+                        pause_ms,
+                    } => format!("gone {how:?} {error:?} {pause_ms}"),
+                    Act::Stuck => "stuck".into(),
+                });
+            }
+            words
+        }
+
+        fn launched(&mut self) -> Vec<String> {
+            let number = self.next;
+            self.next += 1;
+            self.hear(|life, now| life.launched(Ok(number), now))
+        }
+
+        fn ended(&mut self) -> Vec<String> {
+            self.hear(|life, now| life.ended("code 3".into(), now))
+        }
+
+        fn closed(&mut self) -> Vec<String> {
+            self.hear(|life, now| life.closed(None, now))
+        }
+
+        fn gone(&mut self) -> Vec<String> {
+            self.hear(Life::gone)
+        }
+
+        fn tick(&mut self) -> Vec<String> {
+            self.hear(Life::tick)
+        }
+
+        /// What comes when the next thing is due, and not a moment before.
+        fn when_due(&mut self) -> Vec<String> {
+            let due = self.life.due().unwrap();
+            self.now = Millis(due.0 - 1);
+            assert_eq!(self.tick(), [""; 0]);
+            self.now = due;
+            self.tick()
+        }
+    }
+
+    #[test]
+    fn a_server_that_dies_is_waited_for_and_launched_again_after_a_pause() {
+        let mut scene = Scene::up();
+        assert_eq!(scene.life.due(), None);
+        // Its process first, its stdout then.
+        assert_eq!(scene.ended(), ["down", "end 1"]);
+        assert_eq!(scene.closed(), [""; 0]);
+        let gone = format!("gone Some(\"code 3\") None {FIRST_MS}");
+        assert_eq!(scene.gone(), [gone]);
+        assert_eq!(scene.when_due(), ["launch"]);
+        assert_eq!(scene.launched(), ["connect"]);
+        assert_eq!(scene.hear(|life, now| life.opened(now)), ["up"]);
+        // The other way round.
+        assert_eq!(scene.closed(), ["down"]);
+        assert_eq!(scene.ended(), ["end 2"]);
+        let gone = format!("gone Some(\"code 3\") None {}", 2 * FIRST_MS);
+        assert_eq!(scene.gone(), [gone]);
+    }
+
+    #[test]
+    fn a_server_that_lives_on_without_its_stdout_is_ended_a_moment_later() {
+        let mut scene = Scene::up();
+        let cut = Some("cut".to_owned());
+        assert_eq!(scene.hear(|life, now| life.closed(cut, now)), ["down"]);
+        let began = scene.now;
+        assert_eq!(scene.when_due(), ["end 1"]);
+        assert_eq!(scene.now.since(began), CLOSING_MS);
+        let gone = format!("gone None Some(\"cut\") {FIRST_MS}");
+        assert_eq!(scene.gone(), [gone]);
+    }
+
+    #[test]
+    fn a_deaf_server_is_ended_and_its_stdout_waited_for() {
+        let mut scene = Scene::up();
+        let said = scene.hear(Life::deaf);
+        assert_eq!(said, ["deaf", "down", "end 1"]);
+        assert_eq!(scene.gone(), [""; 0]);
+        assert_eq!(scene.closed().len(), 1);
+    }
+
+    #[test]
+    fn a_steady_life_brings_the_first_pause_back() {
+        let mut scene = Scene::up();
+        scene.ended();
+        scene.closed();
+        scene.gone();
+        scene.when_due();
+        scene.launched();
+        scene.hear(|life, now| life.opened(now));
+        scene.now = scene.now.after(STEADY_MS);
+        scene.ended();
+        scene.closed();
+        let gone = format!("gone Some(\"code 3\") None {FIRST_MS}");
+        assert_eq!(scene.gone(), [gone]);
+    }
+
+    #[test]
+    fn a_start_that_fails_says_why_once() {
+        let start = |event: &mut dyn FnMut(&mut Scene) -> Vec<String>| {
+            let mut scene = Scene::new();
+            scene.tick();
+            scene.launched();
+            (event(&mut scene), scene)
+        };
+        let (said, mut scene) = start(&mut Scene::ended);
+        assert_eq!(
+            said,
+            ["failed: it ended before its handshake (code 3)", "end 1"]
+        );
+        assert_eq!(scene.closed(), [""; 0]);
+        assert_eq!(scene.gone().len(), 1);
+
+        // Closed first: how it ended says more.
+        let (said, mut scene) = start(&mut Scene::closed);
+        assert_eq!(said, [""; 0]);
+        assert_eq!(
+            scene.ended(),
+            ["failed: it ended before its handshake (code 3)", "end 1"]
+        );
+
+        let (_, mut scene) = start(&mut Scene::closed);
+        assert_eq!(
+            scene.when_due(),
+            ["failed: it closed its stdout before its handshake", "end 1"]
+        );
+
+        let (said, _) = start(&mut Scene::when_due);
+        assert_eq!(
+            said,
+            ["failed: it did not answer initialize within 5s", "end 1"]
+        );
+
+        let (said, _) = start(&mut |scene| {
+            let refused = OpenError::Refused("no".into());
+            scene.hear(|life, now| life.refused(refused, now))
+        });
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].starts_with("failed: the handshake with it failed: "));
+    }
+
+    /// The end of what was before must not end what is now.
+    #[test]
+    fn nothing_is_launched_before_all_of_the_last_one_has_ended() {
+        let mut scene = Scene::new();
+        scene.tick();
+        scene.launched();
+        // Deaf before its handshake, and its stdout is still open.
+        assert_eq!(scene.hear(Life::deaf), [""; 0]);
+        assert_eq!(scene.ended().len(), 2);
+        assert_eq!(scene.gone(), [""; 0]);
+        scene.now = scene.now.after(ENDING_MS - 1);
+        assert_eq!(scene.tick(), [""; 0]);
+        assert_eq!(scene.closed().len(), 1);
+        assert_eq!(scene.when_due(), ["launch"]);
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_launched_is_tried_again() {
+        let mut scene = Scene::new();
+        for pause in [FIRST_MS, 2 * FIRST_MS] {
+            scene.now = scene.now.after(pause);
+            assert_eq!(scene.tick(), ["launch"]);
+            let error = StartError::Command {
+                label: "x".into(),
+                reason: "no".into(),
+            };
+            let said = scene.hear(|life, now| life.launched(Err(error), now));
+            assert_eq!(said, [format!("failed: cannot run \"x\": no, {pause}")]);
+        }
+    }
+
+    #[test]
+    fn a_launch_that_takes_too_long_is_said_once_and_waited_for() {
+        let mut scene = Scene::new();
+        scene.tick();
+        assert_eq!(
+            scene.when_due(),
+            ["failed: it did not answer initialize within 5s"]
+        );
+        assert_eq!(scene.life.due(), None);
+        assert_eq!(scene.launched(), ["connect"]);
+    }
+
+    #[test]
+    fn what_cannot_be_ended_does_not_hold_up_the_next_one() {
+        let mut scene = Scene::up();
+        scene.ended();
+        let began = scene.now;
+        assert_eq!(scene.when_due(), ["stuck", "let go"]);
+        assert_eq!(scene.now.since(began), ENDING_MS);
+        assert_eq!(scene.closed().len(), 1);
+        assert_eq!(scene.when_due(), ["launch"]);
+
+        // Its stdout has ended, and what holds it hangs.
+        let mut scene = Scene::up();
+        scene.closed();
+        scene.ended();
+        let said = scene.when_due();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert_eq!(said[0], "stuck");
+        assert!(said[1].starts_with("gone "));
+        assert_eq!(scene.gone(), [""; 0]);
+    }
+
+    #[test]
+    fn one_that_is_stopped_gives_what_holds_it_and_does_nothing_more() {
+        let mut scene = Scene::up();
+        assert_eq!(scene.life.stop(), Some(1));
+        assert_eq!(scene.life.stop(), None);
+        assert_eq!(scene.life.due(), None);
+        assert_eq!(scene.ended(), [""; 0]);
+        assert_eq!(scene.closed(), [""; 0]);
+        assert_eq!(scene.gone(), [""; 0]);
+
+        // Stopped while it is launched: what comes then is ended.
+        let mut scene = Scene::new();
+        scene.tick();
+        assert_eq!(scene.life.stop(), None);
+        assert_eq!(scene.launched(), ["end 1"]);
+
+        // What it had asked for is asked for no longer.
+        let mut scene = Scene::up();
+        scene.life.ended("x".into(), scene.now);
+        assert_eq!(scene.life.stop(), None);
+        assert!(scene.life.next_act().is_none());
+    }
+
+    #[test]
+    fn a_server_elsewhere_has_no_life() {
+        let mut life: Life<u32> = Life::elsewhere();
+        life.tick(Millis(1_000_000));
+        life.ended("x".into(), Millis(0));
+        assert_eq!(life.due(), None);
+        assert!(life.next_act().is_none());
+        assert_eq!(life.stop(), None);
+    }
+}

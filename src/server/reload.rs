@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use super::events::Event;
 use super::plan::Threads;
 use super::routes::{
-    NewTokens, PlacedUpstream, RouteInForce, RouteMaker, RouteTokens, needs_restart, pass, place,
+    NewTokens, PlacedUpstream, RouteInForce, RouteMaker, RouteTokens, pass, place,
 };
 use super::seat::{NewSeat, SeatBounds};
+use super::settings;
 use super::shard_thread::{RoutePlan, ServicePlan};
 use super::status::{RouteStatus, Serves, Status, UpstreamStatus};
 use super::upstream::{Identity, Upstream};
@@ -28,6 +29,8 @@ pub(super) struct ConfigInForce {
     path: PathBuf,
     /// As at the start: it does not change while Ringway runs.
     process: Process,
+    /// At the start some upstream was shared.
+    needs_hub: bool,
     bounds: SeatBounds,
     address: SocketAddr,
     events: Sender<Event>,
@@ -50,7 +53,7 @@ pub(super) struct Prepared {
 impl ConfigInForce {
     pub(super) fn new(
         path: PathBuf,
-        process: Process,
+        file: &File,
         bounds: SeatBounds,
         address: SocketAddr,
         events: Sender<Event>,
@@ -58,7 +61,8 @@ impl ConfigInForce {
     ) -> ConfigInForce {
         ConfigInForce {
             path,
-            process,
+            process: file.process.clone(),
+            needs_hub: settings::needs_hub(file),
             bounds,
             address,
             events,
@@ -256,10 +260,12 @@ impl ConfigInForce {
         for warning in &loaded.warnings.0 {
             tracing::warn!(file, "{warning}");
         }
-        if needs_restart(&self.process, &loaded.file.process) {
+        let changed = settings::changed(&self.process, self.needs_hub, &loaded.file);
+        if !changed.is_empty() {
             tracing::warn!(
                 file,
-                "settings of the whole process have changed: they need a restart"
+                settings = changed.join(", "),
+                "settings of the whole process are others than at the start: they need a restart"
             );
         }
         let before: Vec<_> = self.seats();

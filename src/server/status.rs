@@ -288,3 +288,86 @@ fn shard(counters: &Counters) -> ShardSnapshot {
         mailbox_handovers: counters.mailbox_handovers.get(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seat(is_private: bool) -> Arc<SeatStatus> {
+        SeatStatus::new(is_private, Vec::new(), Arc::default(), Vec::new())
+    }
+
+    fn route(name: &str, upstreams: &[(bool, &Arc<SeatStatus>)]) -> RouteStatus {
+        let upstreams = upstreams.iter().map(|(is_required, seat)| UpstreamStatus {
+            name: "u".into(),
+            is_required: *is_required,
+            seat: Arc::clone(seat),
+        });
+        RouteStatus {
+            name: name.into(),
+            upstreams: upstreams.collect(),
+        }
+    }
+
+    #[test]
+    fn one_upstream_is_ready_while_it_is_up() {
+        let seat = seat(false);
+        let status = Status::new(Vec::new(), Serves::One(seat.clone()));
+        assert_eq!(status.ready(), Readiness::Starting);
+        status.set_phase(Phase::Serving);
+        seat.set_state(UpstreamState::Up);
+        assert_eq!(status.ready(), Readiness::Ready);
+        assert!(status.snapshot().hub.upstream_up);
+        for state in [UpstreamState::Down, UpstreamState::Starting] {
+            seat.set_state(state);
+            assert_eq!(status.ready(), Readiness::UpstreamDown);
+            assert!(!status.snapshot().hub.upstream_up);
+        }
+        seat.set_state(UpstreamState::Up);
+        status.set_phase(Phase::Draining);
+        assert_eq!(status.ready(), Readiness::Draining);
+        assert!(!status.snapshot().hub.upstream_up);
+        assert!(status.routes().is_empty());
+        assert!(status.snapshot().upstreams.is_none());
+    }
+
+    #[test]
+    fn routes_are_ready_when_each_can_serve() {
+        let (one, two, own) = (seat(false), seat(false), seat(true));
+        let routes = vec![
+            route("a", &[(true, &one), (false, &own)]),
+            route("b", &[(false, &two), (false, &own)]),
+        ];
+        let status = Status::new(Vec::new(), Serves::Routes(Vec::new()));
+        status.set_serves(Serves::Routes(routes));
+        assert_eq!(status.ready(), Readiness::Starting);
+        status.set_phase(Phase::Serving);
+        assert_eq!(status.ready(), Readiness::UpstreamDown);
+        one.set_state(UpstreamState::Up);
+        assert_eq!(status.ready(), Readiness::Ready);
+        let states: Vec<_> = status
+            .routes()
+            .iter()
+            .map(|it| it.upstreams[0].state)
+            .collect();
+        assert_eq!(states, [UpstreamState::Up, UpstreamState::Starting]);
+        status.set_phase(Phase::Draining);
+        assert_eq!(status.ready(), Readiness::Draining);
+    }
+
+    #[test]
+    fn an_upstream_says_its_names_and_its_restarts() {
+        let one = seat(false);
+        one.set_state(UpstreamState::Up);
+        for _ in 0..3 {
+            one.count_start();
+        }
+        let routes = vec![route("a", &[(false, &one)])];
+        let status = Status::new(Vec::new(), Serves::Routes(routes));
+        let upstreams = status.snapshot().upstreams.unwrap();
+        assert_eq!(upstreams.len(), 1);
+        assert_eq!((&*upstreams[0].route, &*upstreams[0].upstream), ("a", "u"));
+        assert_eq!(upstreams[0].hub.upstream_restarts, 2);
+        assert!(upstreams[0].hub.upstream_up);
+    }
+}

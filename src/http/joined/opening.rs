@@ -115,11 +115,11 @@ impl Absences {
         self.by_seat.values().map(|it| it.waiting.len()).sum()
     }
 
-    /// Legs that are being opened, by both counts.
-    #[cfg(test)]
-    pub(super) fn under_way(&self) -> (usize, usize) {
+    /// Legs that are being opened.
+    pub(super) fn under_way(&self) -> usize {
         let counted = self.by_seat.values().map(|it| it.under_way);
-        (self.under_way.len(), counted.sum())
+        debug_assert_eq!(self.under_way.len(), counted.sum::<usize>());
+        self.under_way.len()
     }
 }
 
@@ -179,7 +179,14 @@ impl Joined {
             let answer = match (seat.shard.is_private(), handshake) {
                 (true, _) => ask(seat, &initialize, to.reply_to(Inner::Join), owner, &fields)
                     .map_or(Answer::Absent, Answer::Waiting),
-                (false, Some(handshake)) => Answer::Shared(handshake),
+                (false, Some(handshake)) => {
+                    let upstream = local.settings.upstreams.get(part);
+                    let is_required = upstream.is_some_and(|upstream| upstream.required);
+                    match is_required && !seat.shard.state.borrow().is_up() {
+                        true => Answer::Absent,
+                        false => Answer::Shared(handshake),
+                    }
+                }
                 (false, None) => Answer::Absent,
             };
             if let Some(join) = self.joins.borrow_mut().get_mut(place as usize) {
@@ -290,8 +297,34 @@ impl Joined {
         }
     }
 
-    fn finish_join(self: &Rc<Self>, join: Join) {
+    /// The answers for the upstreams that the route has now, in its order. It may have others
+    /// than when it was asked: what those that are gone have given is given back.
+    fn present_parts(local: &Local, parts: Vec<(Seat, Answer)>) -> Vec<(Seat, Answer)> {
+        let mut answers: Vec<(Seat, Answer)> = Vec::with_capacity(local.seats.len());
+        for (seat, answer) in parts {
+            match local.seat(seat.id) {
+                Some(_) => answers.push((seat, answer)),
+                None => decline(Some(&seat), answer),
+            }
+        }
+        for seat in &local.seats {
+            if answers.iter().any(|(known, _)| known.id == seat.id) {
+                continue;
+            }
+            let handshake = seat.shard.state.borrow().handshake().cloned();
+            let handshake = handshake.filter(|_| !seat.shard.is_private());
+            answers.push((
+                seat.clone(),
+                handshake.map_or(Answer::Absent, Answer::Shared),
+            ));
+        }
+        answers.sort_by_key(|(seat, _)| local.place(seat.id));
+        answers
+    }
+
+    fn finish_join(self: &Rc<Self>, mut join: Join) {
         let local = self.local();
+        join.parts = Self::present_parts(&local, join.parts);
         let id = join.client_id.clone();
         let missing = join.parts.iter().find_map(|(seat, answer)| {
             let upstream = local.settings.upstreams.get(local.place(seat.id)?)?;
@@ -351,18 +384,11 @@ impl Joined {
             }
         };
         let message = reply::result(&id, &result);
-        // The route may have other upstreams by now.
-        let mut legs: Vec<(SeatId, Leg)> = local
-            .seats
-            .iter()
-            .map(|seat| (seat.id, Leg::Absent))
-            .collect();
-        for (seat, answer) in join.parts {
-            match legs.iter_mut().find(|(id, _)| *id == seat.id) {
-                Some((_, leg)) => *leg = open_leg(&seat, join.owner, version, answer),
-                None => decline(Some(&seat), answer),
-            }
-        }
+        let legs = join
+            .parts
+            .into_iter()
+            .map(|(seat, answer)| (seat.id, open_leg(&seat, join.owner, version, answer)));
+        let legs: Vec<(SeatId, Leg)> = legs.collect();
         let draw = || uuid::Uuid::new_v4().as_u128();
         let new = NewSession {
             id: SessionId::mint(self.ground.index, self.ground.shards, draw),
@@ -373,13 +399,7 @@ impl Joined {
             fields: join.fields,
         };
         let field = response::session_line(new.id);
-        let legs = new.legs.clone();
         let key = self.sessions.borrow_mut().open(new, clock::now());
-        for (seat, leg) in legs {
-            if let (Some(seat), Some(leg)) = (local.seat(seat), leg.key()) {
-                seat.shard.state.borrow_mut().set_joined(leg, key);
-            }
-        }
         for seat in &local.seats {
             self.want_leg(&local, key, seat);
         }
@@ -436,7 +456,6 @@ impl Joined {
             None => None,
         };
         let Some(leg) = new.key() else { return };
-        seat.shard.state.borrow_mut().set_joined(leg, key);
         if let Some(stream) = stream {
             seat.shard.open_leg_stream(leg, stream.into());
         }
@@ -470,6 +489,9 @@ impl Joined {
 
     /// Upstreams that owe sessions a leg are asked, one at a time while that fails.
     pub(super) fn open_missing_legs(self: &Rc<Self>, now: Millis) {
+        if self.ground.is_draining() {
+            return;
+        }
         let local = self.local();
         for seat in &local.seats {
             let begin: Vec<(SessionKey, SessionId)> = {
@@ -554,7 +576,8 @@ impl Joined {
         };
         let (key, id) = (under_way.session, under_way.id);
         drop(under_way);
-        let lives = self.sessions.borrow().still(key, id).is_some();
+        // While draining nothing begins that would have to be ended again.
+        let lives = self.sessions.borrow().still(key, id).is_some() && !self.ground.is_draining();
         {
             let mut absences = self.absences.borrow_mut();
             let absence = absences.by_seat.entry(seat.id).or_default();
@@ -574,7 +597,8 @@ impl Joined {
         if !is_open {
             return;
         }
-        let known = self.sessions.borrow().still(key, id).map(|session| {
+        let sessions = self.sessions.borrow();
+        let known = sessions.still(key, id).filter(|_| lives).map(|session| {
             (
                 session.owner,
                 session.version,
@@ -582,6 +606,7 @@ impl Joined {
                 session.stream,
             )
         });
+        drop(sessions);
         let Some((owner, version, was_initialized, stream)) = known else {
             decline(Some(seat), answer);
             return;
@@ -595,7 +620,6 @@ impl Joined {
             session.set_leg(seat.id, leg);
         }
         let Some(leg) = leg.key() else { return };
-        seat.shard.state.borrow_mut().set_joined(leg, key);
         if was_initialized {
             seat.shard.say_initialized(leg);
         }

@@ -455,6 +455,7 @@ const LIMITS: SessionLimits = SessionLimits {
     sessions_max: 20,
     ttl_ms: 10_000_000,
     unused_ms: 5_000_000,
+    calls_max: 10_000,
 };
 
 impl Bench {
@@ -914,10 +915,7 @@ impl Bench {
             return false;
         };
         let state = server.shard().state.borrow();
-        let is_there = state.sessions.get(key).is_some_and(|known| {
-            assert_eq!(known.joined, Some(session));
-            known.id == id
-        });
+        let is_there = state.sessions.get(key).is_some_and(|known| known.id == id);
         is_there
     }
 
@@ -934,11 +932,7 @@ impl Bench {
         assert_eq!(self.joined.held(), 0, "calls with the hooks");
         assert_eq!(self.joined.lines.borrow().parked(), 0, "parked requests");
         assert_eq!(self.joined.joins.borrow().len(), 0, "joins");
-        assert_eq!(
-            self.joined.absences.borrow().under_way(),
-            (0, 0),
-            "openings"
-        );
+        assert_eq!(self.joined.waiting(), 0, "what several are asked");
         for key in self.joined.sessions.borrow().keys() {
             let sessions = self.joined.sessions.borrow();
             assert_eq!(sessions.get(key).map(|it| it.gatherings), Some(0));
@@ -980,7 +974,9 @@ impl Bench {
         self.is_quiet();
         assert_eq!(self.joined.sessions(), 0);
         let absences = self.joined.absences.borrow();
-        assert_eq!(absences.waiting(), 0);
+        if !self.ground.is_draining() {
+            assert_eq!(absences.waiting(), 0);
+        }
         for server in self.servers.iter().chain(&self.gone) {
             let name = &server.name;
             let opened = server.sessions.borrow();

@@ -442,18 +442,22 @@ fn a_task_is_asked_of_the_upstream_that_made_it() {
         assert_eq!(asked.message["params"]["name"], "x");
         let task = json!({"taskId": "t", "status": "working", "createdAt": "2025-11-25T10:30:00Z", "ttl": 1});
         server.result(&asked, json!({ "task": task }));
-        assert_eq!(bench.answer(call)["result"]["task"]["taskId"], "t");
+        assert_eq!(bench.answer(call)["result"]["task"]["taskId"], "one-t");
         let foreign = bench
             .ask(stranger, 1, "tasks/get", &json!({"taskId": "t"}))
             .now();
         assert_eq!(code(&foreign), -32602);
         for (id, method) in [(2, "tasks/get"), (3, "tasks/result"), (4, "tasks/cancel")] {
-            let call = bench.begin(session, id, method, &json!({"taskId": "t"}));
+            let call = bench.begin(session, id, method, &json!({"taskId": "one-t"}));
             let asked = server.one();
             assert_eq!(asked.method(), method);
+            assert_eq!(asked.message["params"]["taskId"], "t");
             let result = match method {
                 "tasks/result" => {
-                    json!({"content": [{"type": "resource_link", "uri": "a:b", "name": "c"}]})
+                    json!({
+                        "content": [{"type": "resource_link", "uri": "a:b", "name": "c"}],
+                        "_meta": {"io.modelcontextprotocol/related-task": {"taskId": "t"}},
+                    })
                 }
                 _ => task.clone(),
             };
@@ -461,6 +465,11 @@ fn a_task_is_asked_of_the_upstream_that_made_it() {
             let answer = bench.answer(call);
             if method == "tasks/result" {
                 assert_eq!(answer["result"]["content"][0]["uri"], "one-a:b");
+                let meta = &answer["result"]["_meta"];
+                let related = &meta["io.modelcontextprotocol/related-task"];
+                assert_eq!(related["taskId"], "one-t");
+            } else {
+                assert_eq!(answer["result"]["taskId"], "one-t");
             }
         }
         bench.is_quiet();
@@ -480,14 +489,14 @@ fn a_task_of_the_only_upstream_is_found_also_under_a_prefix() {
         json!({"taskId": "t", "status": "working", "createdAt": "2025-11-25T10:30:00Z", "ttl": 1});
     server.result(&server.one(), json!({ "task": task }));
     bench.answer(call);
-    let call = bench.begin(session, 2, "tasks/get", &json!({"taskId": "t"}));
+    let call = bench.begin(session, 2, "tasks/get", &json!({"taskId": "one-t"}));
     server.result(&server.one(), task);
-    assert_eq!(bench.answer(call)["result"]["taskId"], "t");
+    assert_eq!(bench.answer(call)["result"]["taskId"], "one-t");
     bench.is_quiet();
 }
 
 #[test]
-fn a_task_id_that_two_upstreams_give_stays_that_of_the_first() {
+fn tasks_of_two_upstreams_under_one_id_are_told_apart() {
     let bench = Bench::new(&[shared("one"), shared("two")]);
     let session = bench.client();
     let task =
@@ -499,10 +508,17 @@ fn a_task_id_that_two_upstreams_give_stays_that_of_the_first() {
         server.result(&server.one(), json!({ "task": task }));
         bench.answer(call);
     }
-    let call = bench.begin(session, 3, "tasks/get", &json!({"taskId": "t"}));
-    bench.server("one").result(&bench.server("one").one(), task);
-    bench.answer(call);
-    assert!(bench.server("two").asked().is_empty());
+    for (id, name) in [(3, "one"), (4, "two")] {
+        let params = json!({"taskId": format!("{name}-t")});
+        let call = bench.begin(session, id, "tasks/get", &params);
+        let server = bench.server(name);
+        let asked = server.one();
+        assert_eq!(asked.message["params"]["taskId"], "t");
+        server.result(&asked, task.clone());
+        bench.answer(call);
+    }
+    let unknown = bench.ask(session, 5, "tasks/get", &json!({"taskId": "t"}));
+    assert_eq!(code(&unknown.now()), -32602);
 }
 
 #[test]

@@ -176,6 +176,31 @@ fn a_second_drain_ends_sessions_and_tells_their_upstreams() {
 }
 
 #[test]
+fn while_draining_no_leg_is_opened() {
+    let bench = Bench::new(&[shared("one"), private("two"), private("three")]);
+    let session = bench.client();
+    let stream = bench.open_stream(session);
+    let opening = bench.initialize();
+    let (two, three) = (bench.server("two"), bench.server("three"));
+    two.open(&two.one(), "s", "2025-11-25", ABILITIES);
+    three.error(&three.one(), -32000);
+    let other = bench.opened(opening).0.unwrap();
+    bench.tick();
+    let asked = three.one();
+    bench.ground.drain();
+    bench.ground.drain();
+    three.open(&asked, "late", "2025-11-25", ABILITIES);
+    assert!(!bench.has_leg(other, "three"));
+    bench.to_write(session, stream);
+    bench.tick();
+    for server in [two, three] {
+        assert!(server.asked().iter().all(|it| it.method() != "initialize"));
+        assert!(server.sessions.borrow().is_empty(), "{}", server.name);
+    }
+    assert!(bench.ground.is_upstream_quiet());
+}
+
+#[test]
 fn a_route_that_is_closed_ends_all_its_sessions() {
     let bench = Bench::new(&[shared("one"), private("two")]);
     let sessions = [bench.client(), bench.client()];
@@ -190,6 +215,25 @@ fn a_route_that_is_closed_ends_all_its_sessions() {
     }
     bench.server("two").settle();
     assert_eq!(bench.server("two").deleted.borrow().len(), 2);
+    bench.is_quiet();
+}
+
+#[test]
+fn a_route_that_is_closed_opens_no_session_any_more() {
+    let bench = Bench::new(&[shared("one"), private("two")]);
+    let opening = bench.initialize();
+    let two = bench.server("two");
+    let asked = two.one();
+    bench.joined.close();
+    let (session, answer) = bench.opened(opening);
+    assert!(session.is_none());
+    assert_eq!(answer["error"]["data"]["reason"], "upstream_down");
+    two.settle();
+    assert!(!two.under_way.borrow().contains(&asked.exchange.unwrap()));
+    // On a connection whose request had begun before.
+    let (session, answer) = bench.opened(bench.initialize());
+    assert!(session.is_none());
+    assert_eq!(answer["error"]["data"]["reason"], "upstream_down");
     bench.is_quiet();
 }
 

@@ -272,6 +272,47 @@ fn an_initialize_that_is_under_way_is_answered_whatever_the_configuration_become
 }
 
 #[test]
+fn what_an_initialize_is_answered_is_of_the_upstreams_that_the_route_has_then() {
+    let mut bench = Bench::down(&[shared("one"), private("two")]);
+    bench
+        .server("one")
+        .up_as("2025-11-25", r#"{"tools":{},"logging":{}}"#);
+    let opening = bench.initialize();
+    let asked = bench.server("two").one();
+    bench.configure(&[shared("three"), private("two")]);
+    bench
+        .server("three")
+        .up_as("2025-06-18", r#"{"resources":{}}"#);
+    let two = bench.server("two");
+    two.open(&asked, "s", "2025-11-25", r#"{"prompts":{}}"#);
+    let (session, answer) = bench.opened(opening);
+    let result = &answer["result"];
+    assert_eq!(result["protocolVersion"], "2025-06-18");
+    let capabilities = result["capabilities"].as_object().unwrap();
+    assert_eq!(
+        capabilities.keys().collect::<Vec<_>>(),
+        ["prompts", "resources"]
+    );
+    assert!(bench.has_leg(session.unwrap(), "three") && bench.has_leg(session.unwrap(), "two"));
+    bench.is_quiet();
+}
+
+#[test]
+fn an_upstream_session_that_came_before_its_upstream_was_taken_away_is_ended() {
+    let mut bench = Bench::new(&[private("one"), private("two")]);
+    let opening = bench.initialize();
+    let (one, two) = (bench.server("one"), bench.server("two"));
+    let (at_one, at_two) = (one.one(), two.one());
+    one.open(&at_one, "s", "2025-11-25", ABILITIES);
+    bench.configure(&[private("two")]);
+    two.open(&at_two, "t", "2025-11-25", ABILITIES);
+    assert!(bench.opened(opening).0.is_some());
+    one.settle();
+    assert_eq!(*one.deleted.borrow(), ["s"]);
+    bench.is_quiet();
+}
+
+#[test]
 fn a_leg_that_is_being_opened_at_an_upstream_that_goes_is_given_up() {
     let mut bench = Bench::new(&[shared("one"), private("two")]);
     let two = bench.server("two");
@@ -317,7 +358,7 @@ fn a_task_outlives_a_reload_with_its_upstream() {
     one.result(&one.one(), json!({ "task": task }));
     bench.answer(call);
     bench.configure(&[shared("one"), shared("two")]);
-    let call = bench.begin(session, 2, "tasks/get", &json!({"taskId": "t"}));
+    let call = bench.begin(session, 2, "tasks/get", &json!({"taskId": "one-t"}));
     one.result(&one.one(), task);
     bench.answer(call);
     bench.is_quiet();
