@@ -11,6 +11,7 @@ mod opening;
 mod tests;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -332,7 +333,6 @@ impl Joined {
         for part in parts {
             self.end_gathering(part, crate::wire::reply::Reason::SessionEnded);
         }
-        self.end_held(key);
         let legs = self.open_legs(&local, key);
         let Some(session) = self.sessions.borrow_mut().close(key) else {
             return;
@@ -340,6 +340,7 @@ impl Joined {
         for (seat, leg) in legs {
             seat.shard.end_session(leg);
         }
+        self.end_held(key);
         if let Some(stream) = session.stream {
             self.ground.wake(stream.into());
         }
@@ -501,8 +502,12 @@ impl Joined {
     pub fn tick(self: &Rc<Self>, now: Millis) {
         let local = self.local();
         let due = self.sessions.borrow_mut().due(now);
+        let with_hooks = match due.is_empty() {
+            true => HashSet::new(),
+            false => self.lines.borrow().sessions(),
+        };
         for key in due {
-            let mut busy = false;
+            let mut busy = with_hooks.contains(&key);
             let mut last_used = Millis(0);
             for (seat, leg) in self.open_legs(&local, key) {
                 if let Some(leg) = seat.shard.state.borrow().sessions.get(leg) {

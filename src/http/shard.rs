@@ -298,7 +298,9 @@ impl Shard {
                 return;
             }
             if !replacements.is_empty() {
-                self.ground.respond(call.reply_to, 200, &write());
+                if !self.ground.respond(call.reply_to, 200, &write()) {
+                    self.counters.dropped(DropReason::ClientGone);
+                }
                 return;
             }
         }

@@ -97,7 +97,7 @@ impl Joined {
         }
         if envelope.method == CANCELLED
             && let Some(id) = &envelope.request_id
-            && self.cancel_held(key, id.span.of(text))
+            && self.cancel_held(key, &ClientId::read(id, text))
         {
             return;
         }
