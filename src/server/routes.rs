@@ -76,14 +76,12 @@ fn seat_settings(
     SeatSettings {
         place: upstream.place.clone(),
         limits: ShardLimits {
-            sessions_max: limits.max_sessions.div_ceil(process.shards),
+            // The route counts its sessions and their time itself.
             calls_per_session_max: limits.max_calls_per_session,
             subscriptions_per_session_max: limits.max_subscriptions_per_session,
             tasks_per_session_max: limits.max_tasks_per_session,
             request_timeout_ms: milliseconds(upstream.request_timeout),
             request_timeout_max_ms: milliseconds(limits.request_timeout_max),
-            session_ttl_ms: milliseconds(limits.session_ttl),
-            session_unused_ms: milliseconds(limits.session_unused_ttl),
             ..process.limits
         },
         start_timeout: upstream.start_timeout,

@@ -243,8 +243,8 @@ impl Joined {
             Some(session) => session.legs.clone(),
             None => return incoming.failed(Reason::SessionEnded),
         };
-        if self.is_in_flight(local, &legs, None, incoming) {
-            return twice();
+        if let Err(step) = self.may_begin(local, &legs, None, incoming) {
+            return step;
         }
         {
             let mut lines = self.lines.borrow_mut();
@@ -312,10 +312,7 @@ impl Joined {
             return Step::Answer(denied(incoming.raw_id(), &unusable(), true));
         };
         let before = (incoming.envelope, incoming.text);
-        let Some(id) = envelope
-            .id
-            .filter(|_| is_same(before, (&envelope, text)))
-        else {
+        let Some(id) = envelope.id.filter(|_| is_same(before, (&envelope, text))) else {
             self.forget(incoming.reply_to);
             return Step::Answer(denied(incoming.raw_id(), &unusable(), true));
         };
@@ -420,7 +417,9 @@ impl Joined {
             return false;
         }
         let id = ClientId::read(incoming.id, incoming.text);
-        lines.parked.contains_key(&(incoming.key, id.value().into()))
+        lines
+            .parked
+            .contains_key(&(incoming.key, id.value().into()))
     }
 
     /// Shows a message to the hooks, on a thread of theirs. False if they take no more.

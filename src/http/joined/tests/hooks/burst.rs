@@ -17,7 +17,10 @@ type Gate = Arc<Mutex<Option<crossbeam_channel::Sender<()>>>>;
 /// A hook that waits at a gate where it is closed.
 fn gated() -> (Gate, Arc<Mutex<crossbeam_channel::Receiver<()>>>) {
     let (open, closed) = crossbeam_channel::bounded(0);
-    (Arc::new(Mutex::new(Some(open))), Arc::new(Mutex::new(closed)))
+    (
+        Arc::new(Mutex::new(Some(open))),
+        Arc::new(Mutex::new(closed)),
+    )
 }
 
 struct Burst {
@@ -144,7 +147,10 @@ fn a_burst_is_bounded_and_each_call_is_answered_once() {
                 0 => assert_eq!(code(answer), -7),
                 _ => {
                     let is_overloaded = answer["error"]["data"]["reason"] == "overloaded";
-                    assert!(is_overloaded || answer["result"]["round"] == round, "{answer}");
+                    assert!(
+                        is_overloaded || answer["result"]["round"] == round,
+                        "{answer}"
+                    );
                 }
             }
             let numbers: Vec<_> = progress
