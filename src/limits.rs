@@ -219,9 +219,6 @@ pub const CHILD_EXIT_MS: u64 = 2_000;
 /// turn; 256 already served 10,000 idle streams.
 pub const RING_ENTRIES: u32 = 1_024;
 
-/// Tasks of a session of a joined route for which it is known which upstream has them.
-pub const JOINED_TASKS_MAX: usize = 1_024;
-
 /// Pause before an upstream that has no session for a client is asked for one again,
 /// milliseconds: at first, and at most.
 pub const LEG_RETRY_MS: u64 = 1_000;

@@ -134,6 +134,17 @@ fn check_says_that_a_file_is_right() {
         ended(by_variable, &file.0),
         (Some(0), right.clone(), String::new())
     );
+    // What the flags would take from the environment has no part in a file.
+    let mut elsewhere = bare();
+    elsewhere
+        .args(["check", "--config"])
+        .arg(&file.0)
+        .env("RINGWAY_SHARDS", "0")
+        .env("RINGWAY_LISTEN", "nonsense");
+    assert_eq!(
+        ended(elsewhere, &file.0),
+        (Some(0), right.clone(), String::new())
+    );
     let odd = Written::new("odd", ODD);
     let told = format!("{ODD_TOLD}{right}");
     assert_eq!(odd.run(&["check"]), (Some(0), told, String::new()));

@@ -453,8 +453,15 @@ impl Shard {
     /// News of a task: on the answer of a `tasks/result` that waits for it, else on
     /// the GET stream of its session.
     fn task_news(&self, task: TaskKey, news: TaskNews, message: &[u8]) {
-        let looked_at;
+        let (looked_at, renamed);
         let mut message = message;
+        if let Some((joined, seat)) = self.joined() {
+            match joined.renamed(seat, message.to_vec()) {
+                Some(in_public) => renamed = in_public,
+                None => return,
+            }
+            message = &renamed;
+        }
         if news == TaskNews::Progress
             && let Some((joined, _)) = self.joined()
         {

@@ -17,6 +17,10 @@ use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{Envelope, Field, Kind};
 use crate::wire::splice::{Edit, splice};
 
+/// What a client hears that asks for a log level which there is not.
+pub const UNKNOWN_LEVEL: &str =
+    "level must be one of debug, info, notice, warning, error, critical, alert, emergency";
+
 /// What to do with a client's message.
 #[derive(Debug)]
 pub enum Step<Id = UpstreamId> {
@@ -179,11 +183,7 @@ impl ShardState {
         let level = level.and_then(|field| field.text(incoming.text));
         let place = level.and_then(|level| LOG_LEVELS.iter().position(|known| *known == level));
         let Some(place) = place else {
-            return reply::error(
-                Some(id),
-                reply::INVALID_PARAMS,
-                "level must be one of debug, info, notice, warning, error, critical, alert, emergency",
-            );
+            return reply::error(Some(id), reply::INVALID_PARAMS, UNKNOWN_LEVEL);
         };
         if let Some(session) = self.sessions.get_mut(session) {
             let before = session.log_level.replace(place as Level);

@@ -71,7 +71,7 @@ pub enum Left {
 #[derive(Debug)]
 pub struct Interests {
     /// How URIs are written for clients.
-    pub(super) names: ShownUris,
+    names: ShownUris,
     index: UriIndex<Interest>,
     hasher: ahash::RandomState,
     /// Scratch of [`Interests::each_update`].
@@ -101,6 +101,18 @@ impl Interests {
             held: 0,
             waiting: 0,
             uri_bytes: 0,
+        }
+    }
+
+    /// URIs are written like this from now on, also those that are held.
+    pub fn set_names(&mut self, names: ShownUris) {
+        self.names = names;
+        let keys: Vec<UriKey> = self.index.iter().map(|(key, _, _)| key).collect();
+        for key in keys {
+            let uri: Box<str> = self.index.uri(key).into();
+            if let Some(Interest::Held { update, .. }) = self.index.get_mut(key) {
+                *update = Update::shown_as(&uri, &self.names.of(&uri), &self.hasher);
+            }
         }
     }
 

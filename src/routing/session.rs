@@ -100,8 +100,6 @@ pub struct Session {
     pub tasks: Option<Box<SessionTasks>>,
     /// Where its upstream session is its own.
     pub private: Option<Box<Private>>,
-    /// The session of a joined route that it is a leg of.
-    pub joined: Option<SessionKey>,
 }
 
 impl Session {
@@ -226,7 +224,6 @@ impl Sessions {
             asking: 0,
             tasks: None,
             private: None,
-            joined: None,
         }) as u32);
         if key.0 as usize == self.deadlines.len() {
             self.deadlines.push(Deadline::default());

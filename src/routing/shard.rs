@@ -191,7 +191,7 @@ impl ShardState {
 
     /// How clients know the URIs of the server.
     pub fn set_names(&mut self, names: ShownUris) {
-        self.interests.names = names;
+        self.interests.set_names(names);
     }
 
     /// The place that the ids of servers' requests tell.
@@ -232,6 +232,11 @@ impl ShardState {
             }
             Some(_) => self.changed(handshake.kinds, acts),
         }
+    }
+
+    /// Whether the server is there.
+    pub fn is_up(&self) -> bool {
+        self.epoch.is_some()
     }
 
     /// From now on new calls are answered `draining`.
@@ -322,13 +327,6 @@ impl ShardState {
         }
         let id = SessionId::mint(self.shard, self.shards, draw);
         Ok(self.sessions.open(id, owner, version, now))
-    }
-
-    /// The leg at `leg` is one of `session`.
-    pub fn set_joined(&mut self, leg: SessionKey, session: SessionKey) {
-        if let Some(leg) = self.sessions.get_mut(leg) {
-            leg.joined = Some(session);
-        }
     }
 
     /// Whether the session has a call in flight under this id.

@@ -139,6 +139,7 @@ impl RouteMaker {
                 sessions_max: limits.max_sessions.div_ceil(shards),
                 ttl_ms: milliseconds(limits.session_ttl),
                 unused_ms: milliseconds(limits.session_unused_ttl),
+                calls_max: limits.max_calls_per_session,
             },
             cursor_key: self.cursor_key,
             hooks: self.hooks(route)?,

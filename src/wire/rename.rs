@@ -110,6 +110,62 @@ pub fn edits_of_params(
     Ok(edits.found)
 }
 
+/// The member of `_meta` that names the task which a message belongs to.
+const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
+
+/// Whether there is any use in [`task_edits`]. Fast, and wrong only in saying yes.
+pub fn may_name_tasks(json: &[u8]) -> bool {
+    memmem::find(json, br#""taskId""#).is_some() || memmem::find(json, br"\u00").is_some()
+}
+
+/// What to replace in a result or in params, whose place in `text` is `span`, so that tasks
+/// have the ids that `named` gives them: `taskId`, `task.taskId`, and the related task in
+/// `_meta`.
+///
+/// # Errors
+/// The text is not JSON there.
+pub fn task_edits(
+    text: &[u8],
+    span: Span,
+    named: &dyn Fn(&str) -> Option<String>,
+) -> Result<Vec<Replacement>, Malformed> {
+    let mut found = Vec::new();
+    let mut walk = Walk::new(text, span);
+    walk.object(|walk, name| match name {
+        Some("taskId") => task_id(walk, named, &mut found),
+        Some("task") => task_ids(walk, named, &mut found),
+        Some("_meta") => walk.object(|walk, name| match name {
+            Some(RELATED_TASK) => task_ids(walk, named, &mut found),
+            _ => walk.skip(),
+        }),
+        _ => walk.skip(),
+    })?;
+    Ok(found)
+}
+
+/// The members `taskId` of an object.
+fn task_ids(
+    walk: &mut Walk<'_>,
+    named: &dyn Fn(&str) -> Option<String>,
+    found: &mut Vec<Replacement>,
+) -> Result<(), Malformed> {
+    walk.object(|walk, name| match name {
+        Some("taskId") => task_id(walk, named, found),
+        _ => walk.skip(),
+    })
+}
+
+fn task_id(
+    walk: &mut Walk<'_>,
+    named: &dyn Fn(&str) -> Option<String>,
+    found: &mut Vec<Replacement>,
+) -> Result<(), Malformed> {
+    let (span, id) = walk.string()?;
+    let edit = id.and_then(|id| replaced(span, &id, &named(&id)?));
+    found.extend(edit);
+    Ok(())
+}
+
 struct Edits<'n> {
     names: &'n dyn Names,
     found: Vec<Replacement>,

@@ -20,6 +20,7 @@
 //! | `text` | messages with holes, nonces, SSE events |
 //! | `settings`, `dice` | what is drawn for a run, and how |
 //! | `private` | the other kind of world: each session has an upstream of its own |
+//! | `joined` | the third kind: a route joins several upstreams |
 //!
 //! A seed's theme is the seed modulo five; the other kind has seeds of its own. A failing seed says how to replay it:
 //! `RINGWAY_SIMULATION_SEED=n cargo test --test simulation -- --nocapture` runs that seed
@@ -65,6 +66,7 @@ mod client;
 mod dice;
 mod face;
 mod hub;
+mod joined;
 mod private;
 mod quiet;
 mod server;
@@ -288,6 +290,37 @@ fn upstreams_of_their_own() {
     {
         let times = tally.get(what);
         assert!(times >= *least, "{what}: only {times} of {least}");
+    }
+}
+
+/// Seeds of routes that join several upstreams in an ordinary run.
+const JOINED_SEEDS: u64 = 1_500;
+
+#[test]
+fn joined_routes() {
+    let only = number("RINGWAY_SIMULATION_SEED");
+    let count = number("RINGWAY_SIMULATION_SEEDS").unwrap_or(JOINED_SEEDS);
+    let seeds = only.map_or(0..count, |seed| seed..seed + 1);
+    let mut tally = Tally::default();
+    let mut failed = Vec::new();
+    for seed in seeds {
+        let run = || joined::World::new(seed, only.is_some()).run();
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok((of_run, _)) => tally.add(&of_run),
+            Err(_) => {
+                println!("seed {seed} fails, see above");
+                failed.push(seed);
+            }
+        }
+    }
+    for (what, times) in tally.iter() {
+        println!("{times:>10} {what}");
+    }
+    if let Some(first) = failed.first() {
+        panic!(
+            "{} of {count} seeds fail: {failed:?}\nreplay the first: RINGWAY_SIMULATION_SEED={first} cargo test --test simulation joined_routes -- --nocapture",
+            failed.len()
+        );
     }
 }
 

@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::{Joined, Local, Seat};
+use super::{Joined, Local, Seat, delivery};
 use crate::routing::calls::{ClientId, ReplyTo};
 use crate::routing::client::{Step, unsupported_era};
 use crate::routing::joined::naming::{Kind, Target};
 use crate::routing::joined::sessions::Leg;
-use crate::routing::joined::{ASKED_STRIDE, InFlight};
+use crate::routing::joined::{ASKED_STRIDE, InFlight, SeatId};
 use crate::routing::session::SessionKey;
 use crate::runtime::clock;
 use crate::wire::listing::ListKind;
@@ -129,10 +129,41 @@ impl Joined {
             return;
         };
         for (seat, leg) in self.open_legs(local, key) {
-            if seat.shard.asked_place() == asked % ASKED_STRIDE {
-                seat.shard.message(leg, text, envelope, reply_to, None);
+            if seat.shard.asked_place() != asked % ASKED_STRIDE {
+                continue;
+            }
+            match self.in_own_words(local, &seat, text, envelope) {
+                None => drop(seat.shard.message(leg, text, envelope, reply_to, None)),
+                Some(own) => {
+                    if let Ok(envelope) = scan::scan(&own) {
+                        seat.shard.message(leg, &own, &envelope, reply_to, None);
+                    }
+                }
             }
         }
+    }
+
+    /// A client's answer with the upstream's own ids of tasks, if they are others.
+    fn in_own_words(
+        &self,
+        local: &Local,
+        seat: &Seat,
+        text: &[u8],
+        envelope: &Envelope<'_>,
+    ) -> Option<Vec<u8>> {
+        let naming = &local.settings.naming;
+        let place = local.place(seat.id)?;
+        if !naming.renames_tasks(place) || !rename::may_name_tasks(text) {
+            return None;
+        }
+        let own = |public: &str| {
+            let target = naming.task(public)?;
+            (target.upstream == place).then(|| target.own.to_owned())
+        };
+        let replacements = rename::task_edits(text, envelope.result?, &own).ok()?;
+        let mut out = Vec::with_capacity(text.len());
+        splice(&mut out, text, &mut delivery::edits(&replacements));
+        Some(out)
     }
 
     fn request(self: &Rc<Self>, local: &Local, incoming: &Incoming<'_>) -> Step<InFlight> {
@@ -254,16 +285,15 @@ impl Joined {
         seat: &Seat,
         change: Option<Edit<'_>>,
     ) -> Step<InFlight> {
+        if self.ground.is_waiting_full() {
+            return incoming.failed(Reason::Overloaded);
+        }
         let legs: SmallVec<[_; 4]> = match self.sessions.borrow().get(incoming.key) {
             Some(session) => session.legs.iter().copied().collect(),
             None => return incoming.failed(Reason::SessionEnded),
         };
-        if self.is_in_flight(local, &legs, seat, incoming) {
-            return Step::Refused(reply::error(
-                None,
-                reply::INVALID_REQUEST,
-                "The id of this request is in flight already in this session",
-            ));
+        if let Err(step) = self.may_begin(local, &legs, Some(seat.id), incoming) {
+            return step;
         }
         let leg = legs.iter().find(|(id, _)| *id == seat.id);
         let leg = leg.and_then(|(id, leg)| self.open_leg(local, *id, *leg));
@@ -281,27 +311,34 @@ impl Joined {
         step.map(|id| InFlight::Call { seat: seat.id, id })
     }
 
-    /// Whether another leg of the session has a call under this id in flight. The seat that
-    /// gets the request looks at its own.
-    fn is_in_flight(
+    /// Whether another call of the session may begin: no leg has one under this id in flight
+    /// (the seat that gets the request looks at its own), and all have not too many.
+    pub(super) fn may_begin(
         &self,
         local: &Local,
-        legs: &[(crate::routing::joined::SeatId, Leg)],
-        seat: &Seat,
+        legs: &[(SeatId, Leg)],
+        target: Option<SeatId>,
         incoming: &Incoming<'_>,
-    ) -> bool {
-        let mut others = legs.iter().filter(|(id, _)| *id != seat.id);
-        others.any(|(id, leg)| {
-            let Some(key) = self.open_leg(local, *id, *leg) else {
-                return false;
-            };
-            let Some(seat) = local.seat(*id) else {
-                return false;
+    ) -> Result<(), Step<InFlight>> {
+        let mut calls = 0;
+        for (id, leg) in legs {
+            let (Some(key), Some(seat)) = (self.open_leg(local, *id, *leg), local.seat(*id)) else {
+                continue;
             };
             let state = seat.shard.state.borrow();
-            let has_calls = state.sessions.get(key).is_some_and(|leg| leg.calls > 0);
-            has_calls && state.has_call(key, &ClientId::read(incoming.id, incoming.text))
-        })
+            let of_leg = state.sessions.get(key).map_or(0, |leg| leg.calls);
+            calls += of_leg;
+            if of_leg > 0
+                && Some(*id) != target
+                && state.has_call(key, &ClientId::read(incoming.id, incoming.text))
+            {
+                return Err(twice());
+            }
+        }
+        match calls < local.settings.limits.calls_max {
+            true => Ok(()),
+            false => Err(incoming.failed(Reason::Overloaded)),
+        }
     }
 
     /// Forwards a request with one value replaced, where the upstream's seat reads that value
@@ -392,17 +429,18 @@ impl Joined {
 
     fn task(&self, local: &Local, incoming: &Incoming<'_>) -> Step<InFlight> {
         let field = incoming.envelope.task_id.as_ref();
-        let Some(task) = field.and_then(|field| field.text(incoming.text)) else {
+        let Some((field, task)) = field.and_then(|field| Some((field, field.text(incoming.text)?)))
+        else {
             return incoming.error(reply::INVALID_PARAMS, "params.taskId must be a string");
         };
-        let seat = {
-            let sessions = self.sessions.borrow();
-            let session = sessions.get(incoming.key);
-            session.and_then(|session| session.seat_of_task(&task))
+        let target = local.settings.naming.task(&task);
+        let seat = target.and_then(|target| Some((local.seats.get(target.upstream)?, target)));
+        let Some((seat, target)) = seat else {
+            return incoming.error(reply::INVALID_PARAMS, "There is no such task");
         };
-        match seat.and_then(|seat| local.seat(seat)) {
-            Some(seat) => self.forward(local, incoming, seat, None),
-            None => incoming.error(reply::INVALID_PARAMS, "There is no such task"),
+        match target.own == &*task {
+            true => self.forward(local, incoming, seat, None),
+            false => self.forward_as(local, incoming, seat, field, target.own),
         }
     }
 }
@@ -412,6 +450,15 @@ fn uri_of<'a>(incoming: &Incoming<'a>) -> Result<(&'a Field, Cow<'a, str>), Step
     field
         .and_then(|field| Some((field, field.text(incoming.text)?)))
         .ok_or_else(|| incoming.error(reply::INVALID_PARAMS, "params.uri must be a string"))
+}
+
+/// The id of a request is in flight already.
+pub(super) fn twice() -> Step<InFlight> {
+    Step::Refused(reply::error(
+        None,
+        reply::INVALID_REQUEST,
+        "The id of this request is in flight already in this session",
+    ))
 }
 
 fn not_found(incoming: &Incoming<'_>, uri: &str) -> Step<InFlight> {

@@ -4,19 +4,15 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use memchr::memmem;
-
 use super::{Joined, Local};
 use crate::routing::calls::{About, Call};
 use crate::routing::joined::SeatId;
-use crate::routing::joined::naming::{Absent, Kind, UpstreamNames};
+use crate::routing::joined::naming::{Absent, Kind, Naming, UpstreamNames};
 use crate::routing::outcome::Method;
-use crate::routing::session::SessionKey;
 use crate::wire::rename::{self, ParamsOf, ResultOf};
 use crate::wire::scan;
 use crate::wire::span::Span;
 use crate::wire::splice::{Edit, splice};
-use crate::wire::task;
 
 /// Values that take the place of others.
 pub(in crate::http) type Replacements = Vec<(Span, Vec<u8>)>;
@@ -34,90 +30,89 @@ impl Joined {
         let Some(place) = local.place(seat) else {
             return Vec::new();
         };
-        if local.seats.len() > 1 && call.method == Method::ToolsCall {
-            self.learn_task(&local, seat, call, line);
-        }
         let naming = &local.settings.naming;
         let of = match (call.method, call.about) {
-            (Method::ToolsCall, _) => ResultOf::ToolCall,
-            (_, About::TaskResult(_) | About::OwnTaskResult) => ResultOf::ToolCall,
-            (Method::PromptsGet, _) => ResultOf::Prompt,
-            (Method::ResourcesRead, _) => ResultOf::Read,
-            _ => return Vec::new(),
+            (Method::ToolsCall, _) => Some(ResultOf::ToolCall),
+            (_, About::TaskResult(_) | About::OwnTaskResult) => Some(ResultOf::ToolCall),
+            (Method::PromptsGet, _) => Some(ResultOf::Prompt),
+            (Method::ResourcesRead, _) => Some(ResultOf::Read),
+            _ => None,
         };
-        if naming.keeps_links(place) || !rename::may_hold_uris(line) {
+        let of = of.filter(|_| !naming.keeps_links(place) && rename::may_hold_uris(line));
+        // Requests about tasks have no label of their own.
+        let may_be_about_tasks = matches!(call.method, Method::ToolsCall | Method::Other)
+            && naming.renames_tasks(place)
+            && rename::may_name_tasks(line);
+        if of.is_none() && !may_be_about_tasks {
             return Vec::new();
         }
         let Some(result) = scan::scan(line).ok().and_then(|envelope| envelope.result) else {
             return Vec::new();
         };
-        rename::edits_of_result(
-            line,
-            result,
-            of,
-            &UpstreamNames {
+        let mut found = Vec::new();
+        if let Some(of) = of {
+            let names = UpstreamNames {
                 naming,
                 upstream: place,
-            },
-        )
-        .unwrap_or_default()
-    }
-
-    /// The answer of a call that asked for a task names it: later requests about it go to
-    /// the same upstream.
-    fn learn_task(&self, local: &Local, seat: SeatId, call: &Call, line: &[u8]) {
-        if memmem::find(line, b"ask").is_none() {
-            return;
+            };
+            found = rename::edits_of_result(line, result, of, &names).unwrap_or_default();
         }
-        let Some(created) = task::created_in(line) else {
-            return;
-        };
-        let Some(key) = self.session_of(local, seat, call.session) else {
-            return;
-        };
-        if let Some(session) = self.sessions.borrow_mut().get_mut(key) {
-            session.made_task(&created.task_id, seat);
+        if may_be_about_tasks {
+            found.extend(tasks_renamed(naming, place, line, result));
         }
+        found
     }
 
-    /// The session that has this leg.
-    fn session_of(&self, local: &Local, seat: SeatId, leg: SessionKey) -> Option<SessionKey> {
-        let state = local.seat(seat)?.shard.state.borrow();
-        state.sessions.get(leg)?.joined
-    }
-
-    /// A message of an upstream to a client, in the names of the route.
-    pub(in crate::http) fn renamed(&self, seat: SeatId, message: Vec<u8>) -> Vec<u8> {
+    /// A message of an upstream to a client, in the names of the route. `None`: it is about a
+    /// resource that is denied.
+    pub(in crate::http) fn renamed(&self, seat: SeatId, message: Vec<u8>) -> Option<Vec<u8>> {
         let local = self.local();
         let Some(place) = local.place(seat) else {
-            return message;
+            return Some(message);
         };
         let naming = &local.settings.naming;
-        if naming.keeps_links(place) || !rename::may_hold_uris(&message) {
-            return message;
+        let names_tasks = naming.renames_tasks(place) && rename::may_name_tasks(&message);
+        let holds_uris = !naming.is_plain() && rename::may_hold_uris(&message);
+        if !names_tasks && !holds_uris {
+            return Some(message);
         }
         let Ok(envelope) = scan::scan(&message) else {
-            return message;
-        };
-        let of = match &*envelope.method {
-            "notifications/resources/updated" => ParamsOf::Updated,
-            "sampling/createMessage" => ParamsOf::Sampling,
-            _ => return message,
+            return Some(message);
         };
         let Some(params) = envelope.params else {
-            return message;
+            return Some(message);
         };
-        let names = UpstreamNames {
-            naming,
-            upstream: place,
+        let of = match &*envelope.method {
+            _ if !holds_uris => None,
+            "notifications/resources/updated" => Some(ParamsOf::Updated),
+            "sampling/createMessage" => Some(ParamsOf::Sampling),
+            _ => None,
         };
-        let replacements =
-            rename::edits_of_params(&message, params, of, &names).unwrap_or_default();
-        let mut edits = edits(&replacements);
+        if of == Some(ParamsOf::Updated) {
+            let uri = envelope.uri.as_ref().and_then(|uri| uri.text(&message));
+            naming.public(Kind::Resource, place, &uri?)?;
+        }
+        let mut found = Vec::new();
+        if let Some(of) = of {
+            let names = UpstreamNames {
+                naming,
+                upstream: place,
+            };
+            found = rename::edits_of_params(&message, params, of, &names).unwrap_or_default();
+        }
+        if names_tasks {
+            found.extend(tasks_renamed(naming, place, &message, params));
+        }
         let mut out = Vec::with_capacity(message.len() + 64);
-        splice(&mut out, &message, &mut edits);
-        out
+        splice(&mut out, &message, &mut edits(&found));
+        Some(out)
     }
+}
+
+/// Where an upstream names tasks, with the ids that clients know.
+fn tasks_renamed(naming: &Naming, place: usize, text: &[u8], span: Span) -> Replacements {
+    let public = |own: &str| Some(naming.public_task(place, own).into_owned());
+    rename::task_edits(text, span, &public).unwrap_or_default()
 }
 
 /// The edits that make replacements.

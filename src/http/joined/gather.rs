@@ -7,13 +7,14 @@ use serde::Deserialize;
 
 use super::client::Incoming;
 use super::{Joined, Local, Seat};
-use crate::routing::client::Step;
+use crate::routing::client::{Step, UNKNOWN_LEVEL};
 use crate::routing::joined::cursor::{Cursor, Key};
 use crate::routing::joined::gathering::{Begun, Gathering, Progress, Question};
 use crate::routing::joined::naming::Kind;
 use crate::routing::joined::{InFlight, Inner, Part};
 use crate::routing::session::SessionKey;
 use crate::wire::listing::{self, ListKind, Shown};
+use crate::wire::method::LOG_LEVELS;
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{self, Kind as MessageKind};
 
@@ -112,6 +113,15 @@ impl Joined {
         local: &Local,
         incoming: &Incoming<'_>,
     ) -> Step<InFlight> {
+        let level = incoming.envelope.level.as_ref();
+        let level = level.and_then(|field| field.text(incoming.text));
+        if !level.is_some_and(|level| LOG_LEVELS.contains(&&*level)) {
+            return Step::Answer(reply::error(
+                Some(incoming.raw_id()),
+                reply::INVALID_PARAMS,
+                UNKNOWN_LEVEL,
+            ));
+        }
         let asked: Vec<Asked> = self
             .open_legs(local, incoming.key)
             .into_iter()
@@ -140,6 +150,14 @@ impl Joined {
         question: Question,
         asked: Vec<Asked>,
     ) -> Step<InFlight> {
+        // Also at upstreams that are not asked.
+        let legs = match self.sessions.borrow().get(incoming.key) {
+            Some(session) => session.legs.clone(),
+            None => return incoming.failed(Reason::SessionEnded),
+        };
+        if let Err(step) = self.may_begin(local, &legs, None, incoming) {
+            return step;
+        }
         let session_id = {
             let mut sessions = self.sessions.borrow_mut();
             let Some(session) = sessions.get_mut(incoming.key) else {
@@ -175,7 +193,9 @@ impl Joined {
                 Step::InFlight { id, .. } => gatherings.asked(part, id),
                 Step::Answer(message) => drop(gatherings.answered(part, Some(message))),
                 Step::Refused(message) => refused = Some(message),
-                Step::Failed(..) | Step::Accepted => drop(gatherings.answered(part, None)),
+                // It says why.
+                Step::Failed(_, message) => drop(gatherings.answered(part, Some(message))),
+                Step::Accepted => drop(gatherings.answered(part, None)),
             }
         }
         if let Some(message) = refused {
@@ -306,8 +326,7 @@ impl Joined {
                 refusal.get_or_insert((message, envelope.id.map(|id| id.span)));
                 continue;
             };
-            let mut show =
-                |item: &listing::Item<'_>| self.shown(local, gathering, place, kind, item);
+            let mut show = |item: &listing::Item<'_>| self.shown(local, place, kind, item);
             match listing::take_page(kind, result.of(message), &mut show, &mut items) {
                 Ok(page) => {
                     answered += 1;
@@ -359,7 +378,6 @@ impl Joined {
     fn shown(
         &self,
         local: &Local,
-        gathering: &Gathering,
         place: usize,
         kind: ListKind,
         item: &listing::Item<'_>,
@@ -371,12 +389,9 @@ impl Joined {
             ListKind::Resources => Kind::Resource,
             ListKind::Templates => Kind::Template,
             ListKind::Tasks => {
-                let mut sessions = self.sessions.borrow_mut();
-                let seat = local.seats.get(place)?.id;
-                sessions.still(gathering.session, gathering.session_id)?;
-                let session = sessions.get_mut(gathering.session)?;
-                session.made_task(item.key, seat);
-                return (session.seat_of_task(item.key) == Some(seat)).then(Shown::default);
+                let public = naming.public_task(place, item.key);
+                let key = (*public != *item.key).then(|| public.into_owned());
+                return Some(Shown { key, name: None });
             }
         };
         let public = match naming.listed(thing, place, item.key) {

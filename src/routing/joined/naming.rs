@@ -352,6 +352,28 @@ impl Naming {
         }
     }
 
+    /// The id by which clients know a task of an upstream.
+    pub fn public_task<'a>(&self, upstream: usize, own: &'a str) -> Cow<'a, str> {
+        self.resource_name(upstream, own)
+    }
+
+    /// Whose task clients mean by an id.
+    pub fn task<'a>(&self, public: &'a str) -> Option<Target<'a>> {
+        if let Some(target) = self.by_prefix(public) {
+            return Some(target);
+        }
+        Some(Target {
+            upstream: self.unprefixed?,
+            own: public,
+        })
+    }
+
+    /// Whether clients know tasks of this upstream by other ids than it does.
+    pub fn renames_tasks(&self, upstream: usize) -> bool {
+        let upstream = self.upstreams.get(upstream);
+        upstream.is_some_and(|it| !it.prefix.is_empty())
+    }
+
     /// The name that a thing has if nothing hides or denies it.
     fn written<'a>(&'a self, kind: Kind, upstream: usize, own: &'a str) -> Option<Cow<'a, str>> {
         let upstream = self.upstreams.get(upstream)?;

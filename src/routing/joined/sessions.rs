@@ -1,12 +1,12 @@
 //! The sessions of a joined route on one shard, and their legs.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use slab::Slab;
 
 use super::SeatId;
-use crate::limits::{JOINED_TASKS_MAX, TICK_MS};
+use crate::limits::TICK_MS;
 use crate::routing::session::{SessionId, SessionKey, StreamId, TokenId};
 use crate::routing::time::Millis;
 use crate::routing::wheel::{Deadline, Wheel};
@@ -56,10 +56,8 @@ pub struct JoinedSession {
     pub gatherings: usize,
     /// Lists that have changed although no upstream says so.
     pub changed: Kinds,
-    /// The same, being written by this stream.
-    pub writing: Option<(StreamId, Kinds)>,
-    /// Which upstream has a task, the oldest first.
-    tasks: VecDeque<(Box<str>, SeatId)>,
+    /// The same, being written: by the stream, and by former ones that have not ended yet.
+    pub writing: Vec<(StreamId, Kinds)>,
 }
 
 impl JoinedSession {
@@ -74,28 +72,6 @@ impl JoinedSession {
             *known = leg;
         }
     }
-
-    /// The upstream that has a task.
-    pub fn seat_of_task(&self, task: &str) -> Option<SeatId> {
-        let found = self.tasks.iter().find(|(known, _)| **known == *task);
-        found.map(|(_, seat)| *seat)
-    }
-
-    /// An upstream has made a task. One that another upstream has made under the same id
-    /// stays that one's: an upstream must not draw another's tasks to itself.
-    pub fn made_task(&mut self, task: &str, seat: SeatId) {
-        if self.seat_of_task(task).is_some() {
-            return;
-        }
-        if self.tasks.len() >= JOINED_TASKS_MAX {
-            self.tasks.pop_front();
-        }
-        self.tasks.push_back((task.into(), seat));
-    }
-
-    fn forget_seat(&mut self, seat: SeatId) {
-        self.tasks.retain(|(_, of)| *of != seat);
-    }
 }
 
 /// How long sessions live. Milliseconds.
@@ -107,6 +83,8 @@ pub struct SessionLimits {
     pub ttl_ms: u64,
     /// The same for a session that was never used after `initialize`.
     pub unused_ms: u64,
+    /// Calls in flight of one session, at all upstreams together.
+    pub calls_max: usize,
 }
 
 /// The sessions of a route on one shard.
@@ -171,8 +149,7 @@ impl JoinedSessions {
             replacements: 0,
             gatherings: 0,
             changed: Kinds::NONE,
-            writing: None,
-            tasks: VecDeque::new(),
+            writing: Vec::new(),
         }) as u32);
         if key.0 as usize == self.deadlines.len() {
             self.deadlines.push(Deadline::default());
@@ -291,7 +268,6 @@ impl JoinedSessions {
             session.legs = seats.iter().map(leg).collect();
             for (seat, leg) in before {
                 if !seats.contains(&seat) {
-                    session.forget_seat(seat);
                     gone.push((seat, leg));
                 }
             }
@@ -312,6 +288,7 @@ mod tests {
             sessions_max: 3,
             ttl_ms: 100_000,
             unused_ms: 50_000,
+            calls_max: 10,
         };
         JoinedSessions::new(
             limits,
@@ -382,21 +359,6 @@ mod tests {
     }
 
     #[test]
-    fn a_task_stays_that_of_who_made_it_first() {
-        let mut sessions = sessions();
-        let key = open(&mut sessions, 1, TokenId::ANYONE);
-        let session = sessions.get_mut(key).unwrap();
-        session.made_task("t", A);
-        session.made_task("t", B);
-        assert_eq!(session.seat_of_task("t"), Some(A));
-        for n in 0..JOINED_TASKS_MAX {
-            session.made_task(&n.to_string(), B);
-        }
-        assert_eq!(session.seat_of_task("t"), None, "the oldest went");
-        assert_eq!(session.tasks.len(), JOINED_TASKS_MAX);
-    }
-
-    #[test]
     fn legs_follow_the_upstreams_of_the_route() {
         let mut sessions = sessions();
         let key = open(&mut sessions, 1, TokenId::ANYONE);
@@ -406,11 +368,9 @@ mod tests {
         };
         let session = sessions.get_mut(key).unwrap();
         session.set_leg(A, leg);
-        session.made_task("t", A);
         let gone = sessions.set_seats(&[SeatId(3), B]);
         assert_eq!(gone, [(A, leg)]);
         let session = sessions.get(key).unwrap();
         assert_eq!(session.legs, [(SeatId(3), Leg::Absent), (B, Leg::Absent)]);
-        assert_eq!(session.seat_of_task("t"), None);
     }
 }
