@@ -17,7 +17,7 @@ pub(super) const ENDING_MS: u64 = 2 * CHILD_EXIT_MS;
 
 /// How long it may take to end all that is known of a server, before the next one is launched
 /// all the same.
-const KILLING_MS: u64 = 8 * CHILD_EXIT_MS;
+const KILLING_MS: u64 = 30 * CHILD_EXIT_MS;
 
 /// How long the end of a server's process is waited for once its stdout has ended: mostly the
 /// one follows the other at once, and how it ended says more.
