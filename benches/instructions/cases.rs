@@ -52,6 +52,14 @@ pub(crate) const ALL: &[Case] = &[
         check: |sent| expect_json(sent, &message_of(&result_of(200))),
     },
     Case {
+        name: "call_200_b_json_one_of_three",
+        hub: Hub::OneOfThree,
+        warm_up: 100,
+        runs: 400,
+        begin: call_one_of_three,
+        check: |sent| expect_json(sent, &message_of(&result_of(200))),
+    },
+    Case {
         name: "call_progress_sse",
         hub: Hub::OnTheShard,
         warm_up: 100,
@@ -272,6 +280,14 @@ fn answered_call(
 
 fn call(path: &mut Path, result: String) -> Run {
     let (key, mut request) = client(path, Version::NEWEST, &call_body(200, ""));
+    let mut said = Vec::new();
+    Box::new(move |path| answered_call(path, key, &mut request, &result, &mut said))
+}
+
+fn call_one_of_three(path: &mut Path) -> Run {
+    let body = call_body(204, "").replace(r#""name":"echo""#, r#""name":"one-echo""#);
+    let (key, mut request) = client(path, Version::NEWEST, &body);
+    let result = result_of(200);
     let mut said = Vec::new();
     Box::new(move |path| answered_call(path, key, &mut request, &result, &mut said))
 }

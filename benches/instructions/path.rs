@@ -11,21 +11,27 @@ use clap::Parser;
 use crossbeam_channel::Receiver;
 
 use ringway::cli::{Cli, Command};
-use ringway::http::connections::{ConnectionKey, Phase, Wake};
+use ringway::http::connections::{ConnectionKey, Delivery, Form, Phase, Wake};
 use ringway::http::endpoint::{self, Verdict};
+use ringway::http::ground::{Ground, Pass};
 use ringway::http::guard::HeadGuard;
 use ringway::http::head::{self, Head};
+use ringway::http::joined::{Joined, RouteSettings, Seat, UpstreamSettings};
 use ringway::http::response::{self, Manner, OriginAnswer};
+use ringway::http::route::{Route, Service};
 use ringway::http::shard::Shard;
 use ringway::limits::{MAILBOX_BATCHES, UPSTREAM_READ_BYTES, UPSTREAM_WRITE_BYTES};
 use ringway::routing::calls::ReplyTo;
 use ringway::routing::client::Step;
 use ringway::routing::event_queue::EventQueue;
 use ringway::routing::hub::{Heard, HubState};
+use ringway::routing::joined::SeatId;
+use ringway::routing::joined::naming::{Naming, Rules, UpstreamNaming};
+use ringway::routing::joined::sessions::SessionLimits;
 use ringway::routing::letters::{Kind, Lines, Note, ToShard};
 use ringway::routing::log_level::Level;
 use ringway::routing::outcome::Outcome;
-use ringway::routing::session::{SessionKey, TokenId};
+use ringway::routing::session::{SessionId, SessionKey, TokenId};
 use ringway::routing::shard::ShardState;
 use ringway::routing::stream::Work;
 use ringway::routing::upstream_id::UpstreamId;
@@ -36,7 +42,7 @@ use ringway::runtime::driver::Driver;
 use ringway::runtime::notify::Notify;
 use ringway::upstream::child::ServerCommand;
 use ringway::upstream::links::{Link, Links, LocalShard, Remote};
-use ringway::wire::handshake::Offer;
+use ringway::wire::handshake::{Handshake, Offer};
 use ringway::wire::lines::{Line, LineBuffer};
 use ringway::wire::scan;
 use ringway::wire::span::Span;
@@ -50,6 +56,8 @@ pub(crate) enum Hub {
     OnTheShard,
     /// On a thread of its own, as far as it can be without one: all goes by mailbox.
     Apart,
+    /// On the shard, of the first of three upstreams of a joined route.
+    OneOfThree,
 }
 
 /// The shard's ends of the mailboxes between it and a hub that is apart.
@@ -59,6 +67,8 @@ struct Mail {
 }
 
 pub(crate) struct Path {
+    ground: Rc<Ground>,
+    route: Rc<Route>,
     shard: Rc<Shard>,
     face: Rc<Face>,
     mail: Option<Mail>,
@@ -70,6 +80,8 @@ pub(crate) struct Path {
     pub(crate) stdin: Vec<u8>,
     notes: Vec<(u64, Vec<Note>)>,
     sessions: u128,
+    /// Of sessions of a joined route.
+    ids: Vec<uuid::Uuid>,
     /// Bytes that clients were sent.
     pub(crate) sent_bytes: usize,
     /// The same bytes, while somebody wants to see them.
@@ -95,20 +107,35 @@ impl Path {
             .validate(ringway::cli::ServerPlace::Command(server))
             .expect("the defaults are valid");
         let counters = Arc::new(Counters::default());
-        let shard = Shard::new(
+        let ground = Ground::new(
             0,
             1,
             Driver::Uring,
             Arc::new(config.face),
-            ShardState::new(0, 1, config.limits, SEEDS, clock::now()),
-            Rc::new(Notify::default()),
             Vec::new(),
-            counters,
-            None,
+            counters.clone(),
         );
+        let seat = |counters| {
+            Shard::new(
+                ground.clone(),
+                ShardState::new(0, 1, config.limits, SEEDS, clock::now()),
+                Rc::new(Notify::default()),
+                counters,
+            )
+        };
+        let shard = seat(counters);
+        let service = match hub {
+            Hub::OneOfThree => {
+                let others = [seat(Arc::default()), seat(Arc::default())];
+                Service::Joined(joined(&ground, shard.clone(), others))
+            }
+            Hub::OnTheShard | Hub::Apart => Service::Plain(shard.clone()),
+        };
+        let route = Route::new(config.path.clone(), None, service);
+        ground.set_routes(vec![route.clone()], Pass::default());
         let face = Rc::new(Face(shard.clone()));
         let (link, mail) = match hub {
-            Hub::OnTheShard => (Link::Local(face.clone()), None),
+            Hub::OnTheShard | Hub::OneOfThree => (Link::Local(face.clone()), None),
             Hub::Apart => {
                 let bell = Bell::new().expect("an eventfd");
                 let (to_hub, lines) = mailbox(MAILBOX_BATCHES, &bell);
@@ -125,6 +152,8 @@ impl Path {
             tasks: true,
         };
         let mut path = Path {
+            ground,
+            route,
             shard,
             face,
             mail,
@@ -134,6 +163,7 @@ impl Path {
             stdin: Vec::new(),
             notes: Vec::new(),
             sessions: 0,
+            ids: Vec::new(),
             sent_bytes: 0,
             sent: None,
         };
@@ -150,7 +180,7 @@ impl Path {
     /// Brings the table of calls to the size from which on slots are used again, as
     /// it is soon after the start.
     fn use_all_slots(&mut self) {
-        let session = self.open_session(Version::NEWEST);
+        let session = self.open_at_seat(Version::NEWEST);
         let text = br#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
         let envelope = scan::scan(text).expect("a valid message");
         let nobody = ReplyTo {
@@ -173,8 +203,56 @@ impl Path {
         }
     }
 
-    /// Opens a session under the next of a row of ids.
+    /// Opens a session, at the route.
     pub(crate) fn open_session(&mut self, version: Version) -> SessionKey {
+        let Service::Joined(joined) = self.route.service.clone() else {
+            return self.open_at_seat(version);
+        };
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}"}}}}"#,
+            version.as_str()
+        );
+        let envelope = scan::scan(text.as_bytes()).expect("a valid message");
+        let key = self.connect();
+        let manner = Manner {
+            http11: true,
+            close: false,
+            keep_alive_10: false,
+            head_only: false,
+            origin: OriginAnswer::None,
+        };
+        let form = Form::Opening { manner, sse: false };
+        let to = self.ground.begin_exchange(key, form);
+        let id = envelope.id.expect("it has one");
+        let opening = joined.open(
+            text.as_bytes(),
+            &envelope,
+            &id,
+            to,
+            TokenId::ANYONE,
+            Rc::default(),
+        );
+        opening.expect("there is room");
+        let Some(Wake::Deliveries(answer)) = self.poll(key) else {
+            panic!("it is answered at once");
+        };
+        let Some(Delivery::Response { bytes, .. }) = answer.into_iter().next() else {
+            panic!("it is a whole response");
+        };
+        self.ground.close_connection(key);
+        let answer = String::from_utf8(bytes).expect("UTF-8");
+        let (_, id) = answer
+            .split_once("mcp-session-id: ")
+            .expect("a session was opened");
+        let id: uuid::Uuid = id[..36].parse().expect("a UUID");
+        self.ids.push(id);
+        joined
+            .find(SessionId(id.as_u128()), TokenId::ANYONE)
+            .expect("it is open")
+    }
+
+    /// Opens a session under the next of a row of ids.
+    fn open_at_seat(&mut self, version: Version) -> SessionKey {
         self.sessions += 1;
         let id = self.sessions << 80 | 0x4000_8000_0000_0000_0000 | self.sessions;
         let opened = self.shard.state.borrow_mut().open_session(
@@ -188,13 +266,16 @@ impl Path {
 
     /// The id of a session as its client writes it.
     pub(crate) fn session_header(&self, session: SessionKey) -> String {
+        if let Some(last) = self.ids.last() {
+            return last.hyphenated().to_string();
+        }
         let state = self.shard.state.borrow();
         let id = state.sessions.get(session).expect("it is open").id;
         uuid::Uuid::from_u128(id.0).hyphenated().to_string()
     }
 
     pub(crate) fn connect(&mut self) -> ConnectionKey {
-        self.shard.open_connection().expect("there is room")
+        self.ground.open_connection().expect("there is room")
     }
 
     /// A POST has come on a connection: what is to be answered, and how.
@@ -204,9 +285,9 @@ impl Path {
         heads: &mut LastHead,
         request: &[u8],
     ) -> (Manner, Verdict) {
-        let shard = &self.shard;
+        let ground = &self.ground;
         let (head, body) = heads.read(request);
-        shard.enter(key, Phase::Busy);
+        ground.enter(key, Phase::Busy);
         let manner = Manner {
             http11: head.http11,
             close: head.close,
@@ -214,31 +295,32 @@ impl Path {
             head_only: false,
             origin: OriginAnswer::None,
         };
-        let owner = shard.authorize(&head).expect("there are no tokens");
-        let policy = &shard.config.policy;
+        let route = ground.route(head.path()).expect("there is a route");
+        let owner = route.authorize(&head).expect("there are no tokens");
+        let policy = &ground.config.policy;
         policy.check(&head).expect("loopback is allowed");
-        assert_eq!(head.path(), shard.config.path);
         let text = &request[body..];
-        let verdict = endpoint::post(shard, key, owner, &head, &manner, text);
-        shard.release_body(key);
+        let service = &route.service;
+        let verdict = endpoint::post(ground, service, key, owner, &head, &manner, text);
+        ground.release_body(key);
         (manner, verdict)
     }
 
     fn deadline_in(&self, key: ConnectionKey, milliseconds: u64) {
         let due = clock::now().after(milliseconds);
-        self.shard.set_deadline(key, due);
+        self.ground.set_deadline(key, due);
     }
 
     /// The task of a connection with a call in flight looks for what has come.
     pub(crate) fn poll(&mut self, key: ConnectionKey) -> Option<Wake> {
-        self.deadline_in(key, self.shard.config.keep_alive_ms);
+        self.deadline_in(key, self.ground.config.keep_alive_ms);
         let cx = Context::from_waker(Waker::noop());
-        self.shard.poll_connection(key, &cx)
+        self.ground.poll_connection(key, &cx)
     }
 
     /// Bytes go to a client.
     pub(crate) fn write(&mut self, bytes: Vec<u8>) {
-        self.shard.counters.sent_bytes.add(bytes.len() as u64);
+        self.ground.counters.sent_bytes.add(bytes.len() as u64);
         self.sent_bytes += bytes.len();
         if let Some(sent) = &mut self.sent {
             sent.extend_from_slice(&bytes);
@@ -247,23 +329,23 @@ impl Path {
 
     /// A whole answer of which `message` is the body.
     pub(crate) fn write_message(&mut self, manner: &Manner, message: &[u8]) {
-        let date = self.shard.date();
+        let date = self.ground.date();
         self.write(response::complete(manner, &date, 200, b"", message));
     }
 
     /// The answer of a request has been written, and the next one is awaited.
     pub(crate) fn end(&mut self, key: ConnectionKey) {
-        self.shard.counters.statuses.count(200);
-        self.shard.end_exchange(key);
-        self.shard.release_answers(key);
-        self.deadline_in(key, self.shard.config.idle_timeout_ms);
-        self.shard.enter(key, Phase::Idle);
+        self.ground.counters.statuses.count(200);
+        self.ground.end_exchange(key);
+        self.ground.release_answers(key);
+        self.deadline_in(key, self.ground.config.idle_timeout_ms);
+        self.ground.enter(key, Phase::Idle);
     }
 
     /// The head of an SSE answer.
     pub(crate) fn open_events(&mut self, manner: &Manner) -> Vec<u8> {
         let mut bytes = Vec::new();
-        response::sse_head(&mut bytes, manner, &self.shard.date(), b"");
+        response::sse_head(&mut bytes, manner, &self.ground.date(), b"");
         bytes
     }
 
@@ -284,12 +366,12 @@ impl Path {
             response::end(&mut bytes, true);
         }
         self.write(bytes);
-        self.shard.release_answers(key);
+        self.ground.release_answers(key);
     }
 
     /// A GET opens the stream of a session.
     pub(crate) fn open_stream(&mut self, session: SessionKey, key: ConnectionKey) {
-        self.shard.enter(key, Phase::Stream);
+        self.ground.enter(key, Phase::Stream);
         self.shard.open_stream(session, key);
         assert_eq!(self.run_stream(session, key), 0);
     }
@@ -382,6 +464,52 @@ impl Path {
         self.links.0[0].flush();
         self.take_letters();
     }
+}
+
+/// A route with three upstreams, of which the first is the one that is called.
+fn joined(ground: &Rc<Ground>, shard: Rc<Shard>, others: [Rc<Shard>; 2]) -> Rc<Joined> {
+    let names = ["one", "two", "three"];
+    let naming: Vec<_> = names
+        .iter()
+        .map(|name| UpstreamNaming {
+            name: (*name).to_owned(),
+            ..UpstreamNaming::default()
+        })
+        .collect();
+    let upstreams = names.iter().map(|name| UpstreamSettings {
+        name: (*name).to_owned(),
+        required: false,
+    });
+    let settings = Arc::new(RouteSettings {
+        name: "route".to_owned(),
+        naming: Naming::new(&naming, &Rules::default()).expect("the names are apart"),
+        upstreams: upstreams.collect(),
+        limits: SessionLimits {
+            sessions_max: 1_000,
+            ttl_ms: 1_800_000,
+            unused_ms: 60_000,
+            calls_max: 8_192,
+        },
+        cursor_key: [0; 32],
+        hooks: None,
+    });
+    let offer = Offer {
+        get_streams: true,
+        tasks: true,
+    };
+    let handshake = Handshake::read(server::HANDSHAKE.as_bytes(), offer).expect("it can be read");
+    let handshake = Arc::new(handshake);
+    for other in &others {
+        other.upstream_up(1, handshake.clone());
+    }
+    let seats = std::iter::once(shard).chain(others).zip(1..);
+    let seats = seats.map(|(shard, id)| Seat {
+        id: SeatId(id),
+        shard,
+    });
+    let joined = Joined::new(ground.clone(), settings.clone());
+    joined.configure(settings, seats.collect());
+    joined
 }
 
 /// The head that came last on a connection: the same bytes need neither guard nor

@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn what_is_the_same_keeps_its_seat_wherever_it_stands() {
         let before = route("/a", &[ONE, TWO].concat()) + &route("/b", ONE);
-        assert_eq!(seats(&[before.clone()]), [vec![1, 2], vec![3]]);
+        assert_eq!(seats(std::slice::from_ref(&before)), [vec![1, 2], vec![3]]);
         assert_eq!(
             seats(&[before.clone(), before.clone()]),
             [vec![1, 2], vec![3]]

@@ -887,8 +887,7 @@ impl Bench {
             return false;
         };
         let state = server.shard().state.borrow();
-        let is_there = state.sessions.get(key).is_some_and(|known| known.id == id);
-        is_there
+        state.sessions.get(key).is_some_and(|known| known.id == id)
     }
 
     /// Time passes at once: legs that are missing are asked for.

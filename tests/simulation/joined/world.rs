@@ -331,7 +331,9 @@ fn settings(naming: Vec<UpstreamNaming>, upstreams: Vec<UpstreamSettings>) -> Ar
             sessions_max: 12,
             ttl_ms: LONG,
             unused_ms: LONG,
+            calls_max: 10_000,
         },
         cursor_key: [7; 32],
+        hooks: None,
     })
 }

@@ -48,7 +48,7 @@ fn an_upstream_more_joins_every_session_and_prefixes_come_with_it() {
 #[test]
 fn updates_of_what_was_subscribed_before_come_under_the_new_name() {
     for up in [shared("one"), private("one")] {
-        let mut bench = Bench::new(&[up.clone()]);
+        let mut bench = Bench::new(std::slice::from_ref(&up));
         let session = bench.client();
         let stream = bench.open_stream(session);
         let one = bench.server("one");
