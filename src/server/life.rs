@@ -15,6 +15,10 @@ use crate::upstream::child::StartError;
 /// How long the pipes of a server that was killed may stay open.
 pub(super) const ENDING_MS: u64 = 2 * CHILD_EXIT_MS;
 
+/// How long it may take to end all that is known of a server, before the next one is launched
+/// all the same.
+const KILLING_MS: u64 = 30 * CHILD_EXIT_MS;
+
 /// How long the end of a server's process is waited for once its stdout has ended: mostly the
 /// one follows the other at once, and how it ended says more.
 pub(super) const CLOSING_MS: u64 = 500;
@@ -246,8 +250,12 @@ impl<H> Life<H> {
 
     /// What held it has been dropped.
     pub(super) fn gone(&mut self, now: Millis) {
-        if let State::Ending { is_gone, .. } = &mut self.state {
+        if let State::Ending {
+            is_gone, deadline, ..
+        } = &mut self.state
+        {
             *is_gone = true;
+            *deadline = now.after(ENDING_MS);
             self.rest(now);
         }
     }
@@ -380,7 +388,7 @@ impl<H> Life<H> {
             ready,
             is_closed,
             is_gone: false,
-            deadline: now.after(ENDING_MS),
+            deadline: now.after(KILLING_MS),
         };
     }
 
@@ -613,6 +621,17 @@ mod tests {
     }
 
     #[test]
+    fn the_time_for_its_pipes_counts_from_when_nothing_holds_it() {
+        let mut scene = Scene::up();
+        scene.ended();
+        scene.now = scene.now.after(KILLING_MS - 1);
+        assert_eq!(scene.gone(), [""; 0]);
+        let began = scene.now;
+        assert_eq!(scene.when_due(), ["stuck", "let go"]);
+        assert_eq!(scene.now.since(began), ENDING_MS);
+    }
+
+    #[test]
     fn a_server_that_cannot_be_launched_is_tried_again() {
         let mut scene = Scene::new();
         for pause in [FIRST_MS, 2 * FIRST_MS] {
@@ -645,7 +664,7 @@ mod tests {
         scene.ended();
         let began = scene.now;
         assert_eq!(scene.when_due(), ["stuck", "let go"]);
-        assert_eq!(scene.now.since(began), ENDING_MS);
+        assert_eq!(scene.now.since(began), KILLING_MS);
         assert_eq!(scene.closed().len(), 1);
         assert_eq!(scene.when_due(), ["launch"]);
 

@@ -71,6 +71,8 @@ pub(super) struct Upstream {
     /// Of the server that was launched last; the hub gets them next.
     pipes: Option<ServerPipes>,
     life: Life<Holder>,
+    /// Ends the last server.
+    ending: Option<JoinHandle<()>>,
 }
 
 /// What the server is.
@@ -130,6 +132,7 @@ impl Upstream {
             starts: 0,
             pipes: None,
             life,
+            ending: None,
         }
     }
 
@@ -252,7 +255,7 @@ impl Upstream {
                         self.tell_hub(HubOrder::Connect(self.identity.seat, pipes));
                     }
                 }
-                Act::End(holder) => drop(self.end(holder)),
+                Act::End(holder) => self.ending = self.end(holder),
                 Act::LetGo => self.tell_hub(HubOrder::LetGo(self.identity.seat)),
                 Act::Up => {
                     self.has_settled = true;
@@ -351,8 +354,9 @@ impl Upstream {
         let number = self.number();
         let events = self.events.clone();
         self.aside(move || {
-            drop(holder);
-            let _ = events.send(Event::Gone { number });
+            holder.kill(|| {
+                let _ = events.send(Event::Gone { number });
+            });
         })
     }
 
@@ -377,15 +381,19 @@ impl Upstream {
     /// Stops the server politely: its stdin is closed, then signals. What is returned is done
     /// when it has ended.
     pub(super) fn stop(&mut self) -> Option<JoinHandle<()>> {
-        let holder = self.life.stop()?;
+        let Some(holder) = self.life.stop() else {
+            return self.ending.take();
+        };
         self.tell_hub(HubOrder::StopWriting(self.identity.seat));
         self.aside(move || holder.stop())
     }
 
-    /// Ends the server at once, and waits a moment for its last words.
+    /// Ends the server at once. What is returned is done when its last words are said.
     pub(super) fn kill(&mut self) -> Option<JoinHandle<()>> {
-        let holder = self.life.stop()?;
-        self.aside(move || holder.kill())
+        match self.life.stop() {
+            Some(holder) => self.end(holder),
+            None => self.ending.take(),
+        }
     }
 }
 
@@ -429,14 +437,18 @@ impl Holder {
         }
     }
 
-    /// Ends the server and waits for what it had to say.
-    fn kill(self) {
+    /// Ends the server, says so, and waits for what it had to say.
+    fn kill(self, is_gone: impl FnOnce()) {
         match self {
             Holder::Process { group, relay, .. } => {
                 drop(group);
+                is_gone();
                 has_closed(&relay, LAST_WORDS);
             }
-            Holder::Session(session) => drop(session),
+            Holder::Session(session) => {
+                drop(session);
+                is_gone();
+            }
         }
     }
 }
