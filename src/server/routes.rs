@@ -389,7 +389,10 @@ mod tests {
             route("/a", &format!("{ONE}environment = {{ A = \"b\" }}\n")),
             route("/a", &format!("{ONE}start-timeout = \"9s\"\n")),
             route("/a", &format!("{ONE}request-timeout = \"9s\"\n")),
-            route("/a", &format!("limits = {{ max-sessions = 9 }}\n{ONE}")),
+            route(
+                "/a",
+                &format!("limits = {{ max-calls-per-session = 9 }}\n{ONE}"),
+            ),
             route("/a", &ONE.replace("[\"x\"]", "[\"x\", \"y\"]")),
             route("/a", &ONE.replace("\"one\"", "\"other\"")),
             route("/b", ONE),
@@ -422,14 +425,11 @@ mod tests {
         let placed = place(&file, &file.process, &[], &mut 1);
         let of = |index: usize| &placed[0][index].settings;
         let limits = of(0).limits;
-        assert_eq!(limits.sessions_max, 6);
         assert_eq!(limits.calls_per_session_max, 12);
         assert_eq!(limits.subscriptions_per_session_max, 13);
         assert_eq!(limits.tasks_per_session_max, 14);
         assert_eq!(limits.request_timeout_ms, 3_000);
         assert_eq!(limits.request_timeout_max_ms, 16_000);
-        assert_eq!(limits.session_ttl_ms, 17_000);
-        assert_eq!(limits.session_unused_ms, 18_000);
         assert_eq!(limits.uri_bytes_max, 77);
         assert_eq!(limits.calls_max, file.process.limits.calls_max);
         assert_eq!(of(0).start_timeout.as_secs(), 4);
