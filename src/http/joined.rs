@@ -212,6 +212,7 @@ impl Joined {
         keys.into_iter().for_each(|key| self.end_session(key));
         let settings = self.local().settings.clone();
         self.local.replace(Rc::new(Local {
+            route: self.name(),
             settings,
             seats: Vec::new(),
         }));
