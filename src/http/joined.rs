@@ -10,6 +10,7 @@ mod opening;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::{Rc, Weak};
@@ -23,7 +24,7 @@ use super::shard::Shard;
 use super::token_file::TokenReader;
 use crate::limits::REPLACEMENTS_LOGGED;
 use crate::routing::joined::gathering::Gatherings;
-use crate::routing::joined::naming::Naming;
+use crate::routing::joined::naming::{Kind, Naming};
 use crate::routing::joined::sessions::{JoinedSessions, Leg, SessionLimits};
 use crate::routing::joined::{InFlight, Inner, Part, SeatId};
 use crate::routing::session::{SessionId, SessionKey, StreamId, TokenId};
@@ -188,7 +189,8 @@ impl Joined {
             // Not the seats, which would keep each other.
             let settings = local.settings.clone();
             seat.shard.set_names(Rc::new(move |uri| {
-                settings.naming.link(place, uri).into_owned()
+                let public = settings.naming.public(Kind::Resource, place, uri);
+                public.map(Cow::into_owned)
             }));
         }
         self.absences.borrow_mut().keep_only(&ids);

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use super::seat::{SeatSettings, milliseconds};
 use crate::cli::ServerPlace;
-use crate::config::{self, Process, RedactionPlace};
-use crate::hooks::redactor::Places;
-use crate::hooks::{Chain, Hook, Pool, Redactor};
+use crate::config::{self, Process};
+use crate::hooks::{Chain, Hook, Pool};
 use crate::http::auth::Tokens;
 use crate::http::ground::Pass;
 use crate::http::joined::{Hooks, RouteSettings, UpstreamSettings};
@@ -148,14 +147,8 @@ impl RouteMaker {
     fn hooks(&self, route: &config::Route) -> Result<Option<Hooks>, String> {
         let mut hooks: Vec<Arc<dyn Hook>> = Vec::new();
         for redaction in &route.redact {
-            let has = |place| redaction.places.contains(&place);
-            let places = Places {
-                arguments: has(RedactionPlace::Arguments),
-                results: has(RedactionPlace::Results),
-                progress: has(RedactionPlace::Progress),
-            };
-            let (pattern, with) = (&redaction.pattern, &redaction.replacement);
-            let redactor = Redactor::new(redaction.name.clone(), pattern, with, places)
+            let redactor = redaction
+                .redactor()
                 .map_err(|error| format!("redaction {}: {error}", redaction.name))?;
             hooks.push(Arc::new(redactor));
         }

@@ -320,7 +320,7 @@ impl Joined {
         target: Option<SeatId>,
         incoming: &Incoming<'_>,
     ) -> Result<(), Step<InFlight>> {
-        let mut calls = 0;
+        let mut calls = self.lines.borrow().parked_of(incoming.key);
         for (id, leg) in legs {
             let (Some(key), Some(seat)) = (self.open_leg(local, *id, *leg), local.seat(*id)) else {
                 continue;

@@ -73,7 +73,7 @@ struct Line {
 }
 
 impl Line {
-    fn parked_as(&self) -> (SessionKey, Box<[u8]>) {
+    fn parked_as(&self) -> Parked {
         (self.session, self.client_id.value().into())
     }
 }
@@ -126,13 +126,18 @@ impl Waiting {
     }
 }
 
+/// A session, and a request's id as it is compared.
+type Parked = (SessionKey, Box<[u8]>);
+
 /// The calls of a route that hooks look at, on one thread.
 #[derive(Default)]
 pub(super) struct Lines {
     by_reply: HashMap<ReplyTo, Line, ahash::RandomState>,
     /// Requests that no upstream knows of, by session and id: those that have not been passed
     /// on, and those that are answered while the answer is with the hooks.
-    parked: HashMap<(SessionKey, Box<[u8]>), ReplyTo, ahash::RandomState>,
+    parked: HashMap<Parked, ReplyTo, ahash::RandomState>,
+    /// How many of a session.
+    parked_of: HashMap<SessionKey, usize, ahash::RandomState>,
     next_number: u64,
     bytes: usize,
 }
@@ -151,9 +156,33 @@ impl Lines {
         self.by_reply.values().map(|line| line.session).collect()
     }
 
+    fn park(&mut self, id: Parked, to: ReplyTo) {
+        let key = id.0;
+        if self.parked.insert(id, to).is_none() {
+            *self.parked_of.entry(key).or_default() += 1;
+        }
+    }
+
+    fn unpark(&mut self, id: &Parked) {
+        if self.parked.remove(id).is_none() {
+            return;
+        }
+        if let Some(count) = self.parked_of.get_mut(&id.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.parked_of.remove(&id.0);
+            }
+        }
+    }
+
+    /// Requests of a session that no upstream knows of.
+    pub(super) fn parked_of(&self, key: SessionKey) -> usize {
+        self.parked_of.get(&key).copied().unwrap_or_default()
+    }
+
     #[cfg(test)]
     pub(super) fn parked(&self) -> usize {
-        self.parked.len()
+        self.parked.len().max(self.parked_of.len())
     }
 }
 
@@ -248,7 +277,7 @@ impl Joined {
         }
         {
             let mut lines = self.lines.borrow_mut();
-            lines.parked.insert(line.parked_as(), to);
+            lines.park(line.parked_as(), to);
             lines.by_reply.insert(to, line);
         }
         let text = incoming.text.to_vec();
@@ -376,10 +405,10 @@ impl Joined {
             "prompts/get" => Kind::Prompt,
             _ => Kind::Resource,
         };
-        // That of a task is known once its request is on its way.
+        let naming = &local.settings.naming;
         let target = match method {
-            "tasks/result" => None,
-            _ => local.settings.naming.resolve(kind, &name),
+            "tasks/result" => naming.task(&name),
+            _ => naming.resolve(kind, &name),
         };
         let upstream = target.map(|target| Arc::from(local.name(target.upstream)));
         Some(Line {
@@ -534,7 +563,7 @@ impl Joined {
                 (line.session, line.session_id, id, line.parked_as())
             });
             known.map(|(key, id, client_id, parked)| {
-                lines.parked.remove(&parked);
+                lines.unpark(&parked);
                 (key, id, client_id)
             })
         };
@@ -596,7 +625,7 @@ impl Joined {
         if let Some(line) = lines.by_reply.remove(&to) {
             let id = line.parked_as();
             if lines.parked.get(&id) == Some(&to) {
-                lines.parked.remove(&id);
+                lines.unpark(&id);
             }
             let waiting = line.waiting.iter().map(Waiting::bytes).sum::<usize>();
             let asked = line.asked.as_ref().map_or(0, Waiting::bytes);
@@ -760,7 +789,7 @@ impl Joined {
             // The upstream knows this call no longer, but its client does.
             line.in_flight = None;
             let id = line.parked_as();
-            lines.parked.insert(id, to);
+            lines.park(id, to);
         }
         let message = write();
         let waiting = match scan::scan(&message).ok().and_then(|known| known.result) {

@@ -438,6 +438,7 @@ struct Bench {
     next_seat: u32,
     next_session: RefCell<u32>,
     calls_max: usize,
+    session_calls_max: usize,
     hooks: Option<Hooks>,
     /// From the threads of the hooks.
     verdicts: Option<Receiver<HookAnswer>>,
@@ -504,6 +505,7 @@ impl Bench {
             next_seat: 1,
             next_session: RefCell::default(),
             calls_max: 60,
+            session_calls_max: LIMITS.calls_max,
             hooks: None,
             verdicts: None,
         };
@@ -524,7 +526,9 @@ impl Bench {
         }
         let seats = self.servers.iter().map(|server| server.seat.clone());
         let mut settings = settings(upstreams, &[]);
-        Arc::get_mut(&mut settings).expect("ours").hooks = self.hooks.clone();
+        let own = Arc::get_mut(&mut settings).expect("ours");
+        own.hooks = self.hooks.clone();
+        own.limits.calls_max = self.session_calls_max;
         self.joined.configure(settings, seats.collect());
         for server in &before {
             server.settle();
@@ -542,7 +546,7 @@ impl Bench {
             subscriptions_per_session_max: 4,
             tasks_per_session_max: 4,
             uri_bytes_max: 200,
-            waiting_bytes_max: 200_000,
+            waiting_bytes_max: 200_000 * self.calls_max / 60,
             request_timeout_ms: LONG / 10,
             request_timeout_max_ms: LONG / 10,
             session_ttl_ms: LONG * 10,
