@@ -253,6 +253,15 @@ pub fn command<S: AsRef<str>>(flags: &[S], upstream: Upstream<'_>) -> Command {
     command
 }
 
+/// The command line of a gateway that gets all from a configuration file.
+pub fn command_with_config(file: &str) -> Command {
+    let mut command = bare();
+    // Beside a file no setting of the environment may stand.
+    command.env_remove("RINGWAY_ADMIN");
+    command.args(["serve", "--config", file]);
+    command
+}
+
 /// The binary alone: no arguments, outputs piped, the environment free of `RINGWAY_*` but for the admin
 /// listener, which is off: gateways that run side by side would all want its port.
 pub fn bare() -> Command {
