@@ -1022,7 +1022,7 @@ fn command_gets_its_environment_and_its_directory() {
         let directory = std::fs::canonicalize(scratch.path("srv")).expect("it is there");
         let one = Peer::stdio("one", Catalogue::usual());
         let two = Peer::stdio("two", Catalogue::usual());
-        let lines = "environment = { KEY = \"v\u{e9} =1\", RINGWAY_OWN = \"x\" }\nworking-directory = \"srv\"";
+        let lines = "environment = { KEY = \"v\u{e9} =1\" }\nworking-directory = \"srv\"";
         let routes = with_lines(&[(&one, lines), (&two, "")]);
         let gateway = Served::start_in(scratch, layout, "", &[routes]);
         let client = Client::open(&gateway);

@@ -377,6 +377,50 @@ fn token_file_of_a_route_may_be_another() {
     });
 }
 
+/// Sessions and lists that are under way while the configuration changes beneath them.
+#[test]
+fn what_is_under_way_is_answered_over_a_reload() {
+    on_both_drivers(|layout| {
+        let one = peer(Reached::Stdio, "one");
+        let slow = peer(Reached::Http, "slow");
+        let more = peer(Reached::Stdio, "more");
+        for (before, after) in [
+            (vec![&one, &slow], vec![&one, &slow, &more]),
+            (vec![&one, &slow, &more], vec![&one, &slow]),
+            (vec![&one, &slow, &more], vec![&more, &slow, &one]),
+            (vec![&one, &slow, &more], vec![&one, &more]),
+        ] {
+            let gateway = Served::start(layout, &[joined(&before)]);
+            let client = Client::open(&gateway);
+            slow.hold(|asked| asked.is("initialize") || asked.is("tools/list"));
+            let mut opening = gateway.connect();
+            let body = support::mcp::initialize_body("0", LATEST);
+            opening.send(support::Request::post(body).bytes());
+            let handshake = slow.take("the handshake", |asked| asked.is("initialize"));
+            let mut list = client.begin("tools/list", &json!({}));
+            let page = slow.take("the list", |asked| asked.is("tools/list"));
+            slow.forget_rules();
+            gateway.reload(&[joined(&after)]);
+            let names: Vec<&str> = after.iter().map(|peer| peer.name.as_str()).collect();
+            wait_servers(&client, &names);
+            handshake.reply(&json!({
+                "protocolVersion": LATEST,
+                "capabilities": { "tools": {}, "prompts": {} },
+                "serverInfo": { "name": "slow", "version": "1" },
+            }));
+            page.reply(&json!({ "tools": [{ "name": "late" }] }));
+            let response = opening.response();
+            assert!(response.field("mcp-session-id").is_some(), "{response}");
+            let tools = list.response().result();
+            assert!(tools["tools"].is_array(), "{tools}");
+            let stays = after.iter().any(|peer| peer.name == "slow");
+            assert_eq!(tools.to_string().contains("slow-late"), stays, "{tools}");
+            let late = Client::open(&gateway);
+            wait_servers(&late, &names);
+        }
+    });
+}
+
 // --- Files that are no good, and those that change nothing.
 
 #[test]
