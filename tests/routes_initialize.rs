@@ -824,6 +824,44 @@ fn delete_ends_all_that_the_session_had_anywhere() {
     });
 }
 
+/// The end of a session in the middle of what several servers are asked for it.
+#[test]
+fn session_that_ends_while_its_lists_are_gathered_takes_nothing_with_it() {
+    on_every_way(|layout| {
+        let peers = three();
+        for peer in &peers {
+            peer.hold(|asked| asked.method.ends_with("/list") || asked.is("logging/setLevel"));
+        }
+        let gateway = start(layout, &peers);
+        let stays = Client::open(&gateway);
+        let client = Client::open(&gateway);
+        let mut pending: Vec<_> = ["tools/list", "prompts/list", "resources/templates/list"]
+            .map(|method| client.begin(method, &json!({})))
+            .into();
+        let level = json!({ "level": "debug" });
+        pending.push(client.begin("logging/setLevel", &level));
+        for peer in &peers {
+            wait_until("all is held", || peer.held_count() == 4);
+        }
+        // One part is answered before, the others never.
+        let page = peers[0].take("a list", |asked| asked.is("tools/list"));
+        page.reply(&json!({ "tools": [] }));
+        assert_eq!(client.delete(), 204);
+        for mut connection in pending {
+            let response = connection.response();
+            assert!(response.message()["error"].is_object(), "{response}");
+        }
+        wait_until("its own session upstream is ended", || {
+            peers[1].live().len() == 1
+        });
+        for peer in &peers {
+            peer.forget_rules();
+        }
+        assert_eq!(stays.names(Kind::Tools).len(), 12);
+        assert_eq!(Client::open(&gateway).names(Kind::Prompts).len(), 6);
+    });
+}
+
 /// A session that nobody uses ends by itself, with all that it had.
 #[test]
 fn session_that_nobody_uses_ends_everywhere() {
@@ -942,11 +980,13 @@ fn token_of_one_route_opens_no_other() {
             ("/b", Some(alice), 401),
             ("/a", None, 401),
             ("/b", None, 401),
-            ("/nowhere", None, 404),
         ] {
             let response = initialize(&gateway, path, LATEST, token);
             assert_eq!(response.status, status, "{path} {token:?}: {response}");
         }
+        // Whether there is such a path need not be told to everybody.
+        let nowhere = initialize(&gateway, "/nowhere", LATEST, None);
+        assert!(matches!(nowhere.status, 401 | 404), "{nowhere}");
         let client = Client::open_as(&gateway, "/b", LATEST, Some(bob));
         assert_eq!(client.call_text("echo", "n"), "two:echo:n");
         // Another name's token of the same route does not reach it.

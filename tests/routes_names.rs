@@ -584,6 +584,88 @@ fn tasks_of_two_servers_are_told_apart() {
     });
 }
 
+/// A route of one server is no exception, whether its names have a prefix or not.
+#[test]
+fn tasks_of_a_server_alone_are_found() {
+    on_both_drivers(|layout| {
+        for reached in Reached::ALL {
+            let catalogue = Catalogue::usual().with(Kind::Tasks, &["task-1"]);
+            for (lines, tool) in [("", "echo"), ("prefix = \"always\"", "one-echo")] {
+                let peer = Peer::new(reached, "one", catalogue.clone());
+                let gateway = Served::start(layout, &[route("/mcp", "", &[peer.toml(lines)])]);
+                let client = Client::open(&gateway);
+                let mut params = call(tool, "");
+                params["task"] = json!({ "ttl": 60_000 });
+                let created = client.result("tools/call", &params);
+                let id = created["task"]["taskId"].clone();
+                let about = json!({ "taskId": id });
+                assert_eq!(client.result("tasks/get", &about)["taskId"], id);
+                assert_eq!(
+                    text_of(&client.result("tasks/result", &about)),
+                    "one:\"task-1\""
+                );
+                assert_eq!(client.names(Kind::Tasks), [id.as_str().expect("text")]);
+                assert_eq!(client.result("tasks/cancel", &about)["taskId"], id);
+                let asked = peer.asked(|asked| asked.method.starts_with("tasks/"));
+                let named = asked.iter().filter(|asked| !asked.is("tasks/list"));
+                for asked in named {
+                    assert_eq!(asked.params()["taskId"], "task-1", "{asked:?}");
+                }
+            }
+        }
+    });
+}
+
+/// One id is one request, whichever servers it goes to: the second is refused, the first is untouched.
+#[test]
+fn id_that_is_in_flight_at_any_server_is_refused() {
+    on_every_way(|layout| {
+        let tools = Catalogue::usual().capabilities(json!({ "tools": {} }));
+        let one = Peer::stdio("one", tools);
+        let two = Peer::http("two", Catalogue::usual());
+        for peer in [&one, &two] {
+            peer.hold(|asked| asked.calls("hold"));
+        }
+        let gateway = Served::start(layout, &[joined(&[&one, &two])]);
+        let client = Client::open(&gateway);
+        for (held_at, other) in [(&one, "two"), (&two, "one")] {
+            let params = call(&format!("{}-hold", held_at.name), "").to_string();
+            let mut first = gateway.connect();
+            first.send(
+                client
+                    .post(request_body("\"i\"", "tools/call", &params))
+                    .bytes(),
+            );
+            let held = held_at.take("the call", |asked| asked.calls("hold"));
+            let other_call = call(&format!("{other}-echo"), "second").to_string();
+            let before = [one.all().len(), two.all().len()];
+            for (method, params) in [
+                ("tools/call", other_call.as_str()),
+                ("tools/call", params.as_str()),
+                ("tools/list", "{}"),
+                ("prompts/list", "{}"),
+                ("prompts/get", r#"{"name":"two-ask"}"#),
+            ] {
+                let again = client.post(request_body(r#""\u0069""#, method, params));
+                gateway.ask(&again).expect_error(400, -32600, None);
+            }
+            assert_eq!(
+                [one.all().len(), two.all().len()],
+                before,
+                "a server was asked"
+            );
+            held.reply(&json!({ "content": [{ "type": "text", "text": "first" }] }));
+            assert_eq!(text_of(&first.response().result()), "first");
+            // Answered, it is free.
+            let again = client.post(request_body("\"i\"", "tools/call", &other_call));
+            assert_eq!(
+                text_of(&gateway.ask(&again).result()),
+                format!("{other}:echo:second")
+            );
+        }
+    });
+}
+
 /// Two servers that number their own questions alike: each answer goes to the server that has asked.
 #[test]
 fn answers_to_the_servers_own_questions_go_back_to_them() {

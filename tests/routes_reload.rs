@@ -4,6 +4,7 @@
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
@@ -249,6 +250,42 @@ fn new_rules_of_a_route_hold_at_once() {
     });
 }
 
+/// What was subscribed to before is told under the name that it has now.
+#[test]
+fn updates_follow_the_names_of_the_new_file() {
+    on_both_drivers(|layout| {
+        for reached in Reached::ALL {
+            let one = peer(reached, "one");
+            let two = peer(Reached::Stdio, "two");
+            let gateway = Served::start(layout, &[joined(&[&one])]);
+            let client = Client::open(&gateway);
+            let mut stream = client.stream();
+            one.wait_listened(1);
+            client.subscribe("file:///a");
+            for (peers, uri) in [
+                (vec![&one, &two], "one-file:///a"),
+                (vec![&one], "file:///a"),
+            ] {
+                gateway.reload(&[joined(&peers)]);
+                let renamed = if peers.len() == 1 { "ask" } else { "one-ask" };
+                wait_until("the names are new", || client.has(Kind::Prompts, renamed));
+                one.say_updated("file:///a");
+                let heard = until(&mut stream, "the update", |message| {
+                    message["method"] == "notifications/resources/updated"
+                });
+                assert_eq!(heard.last().expect("one")["params"]["uri"], uri);
+                // A shared server is asked once; the server of a session may hear it again.
+                client.subscribe(uri);
+                let asked = one.names("resources/subscribe");
+                assert!(asked.iter().all(|uri| uri == "file:///a"), "{asked:?}");
+                if reached != Reached::Http {
+                    assert_eq!(asked.len(), 1, "{reached:?}");
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn order_of_the_file_is_the_order_of_lists() {
     on_both_drivers(|layout| {
@@ -466,7 +503,7 @@ fn file_that_cannot_be_used_changes_nothing_and_is_logged() {
                     "{head}{}",
                     route("/mcp", "", &[peers[0].toml("start-timeout = \"soon\"")])
                 ),
-                &["soon"],
+                &["start-timeout"],
             ),
             (String::new(), &[]),
         ];
@@ -584,12 +621,14 @@ fn reload_under_load_loses_no_call_of_unchanged_servers() {
         let gateway = Served::start(layout, &[joined(&staying)]);
         let watcher = Client::open(&gateway);
         let is_over = AtomicBool::new(false);
+        let all_open = Barrier::new(CLIENTS + 1);
         let done = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for number in 0..CLIENTS {
-                let (gateway, is_over, done) = (&gateway, &is_over, &done);
+                let (gateway, is_over, done, all_open) = (&gateway, &is_over, &done, &all_open);
                 scope.spawn(move || {
                     let client = Client::open(gateway);
+                    all_open.wait();
                     let mut connection = gateway.connect();
                     let mut serial = 0;
                     while !is_over.load(Ordering::Relaxed) {
@@ -608,6 +647,7 @@ fn reload_under_load_loses_no_call_of_unchanged_servers() {
                     }
                 });
             }
+            all_open.wait();
             // Whatever fails here, the threads must come to their end.
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 for round in 0..ROUNDS {
