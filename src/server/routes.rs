@@ -137,6 +137,7 @@ impl RouteMaker {
                 ttl_ms: milliseconds(limits.session_ttl),
                 unused_ms: milliseconds(limits.session_unused_ttl),
                 calls_max: limits.max_calls_per_session,
+                subscriptions_max: limits.max_subscriptions_per_session,
             },
             cursor_key: self.cursor_key,
             hooks: self.hooks(route)?,

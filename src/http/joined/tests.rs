@@ -457,6 +457,7 @@ const LIMITS: SessionLimits = SessionLimits {
     ttl_ms: 10_000_000,
     unused_ms: 5_000_000,
     calls_max: 10_000,
+    subscriptions_max: 10_000,
 };
 
 impl Bench {
