@@ -45,14 +45,35 @@ fn main() -> ExitCode {
 
 fn run_cases() {
     for (name, case) in [
-        ("words are changed and denied", words_are_changed_and_denied as fn()),
-        ("a hook that blocks holds up no other call", a_hook_that_blocks_holds_up_no_other_call),
-        ("hooks that never come back are given up", hooks_that_never_come_back_are_given_up),
+        (
+            "words are changed and denied",
+            words_are_changed_and_denied as fn(),
+        ),
+        (
+            "a hook that blocks holds up no other call",
+            a_hook_that_blocks_holds_up_no_other_call,
+        ),
+        (
+            "hooks that never come back are given up",
+            hooks_that_never_come_back_are_given_up,
+        ),
         ("a burst is answered", a_burst_is_answered),
-        ("a gateway ends although a hook blocks", a_gateway_ends_although_a_hook_blocks),
-        ("a hook that nobody has made is a mistake", a_hook_that_nobody_has_made_is_a_mistake),
-        ("the redactor finds secrets in calls", the_redactor_finds_secrets_in_calls),
-        ("the redactor looks where it is told to", the_redactor_looks_where_it_is_told_to),
+        (
+            "a gateway ends although a hook blocks",
+            a_gateway_ends_although_a_hook_blocks,
+        ),
+        (
+            "a hook that nobody has made is a mistake",
+            a_hook_that_nobody_has_made_is_a_mistake,
+        ),
+        (
+            "the redactor finds secrets in calls",
+            the_redactor_finds_secrets_in_calls,
+        ),
+        (
+            "the redactor looks where it is told to",
+            the_redactor_looks_where_it_is_told_to,
+        ),
     ] {
         case();
         println!("{name}: ok");
@@ -262,9 +283,15 @@ fn words_are_changed_and_denied() {
     assert_eq!(said(&ask(2, "a word-change")), "a word-given");
     assert_eq!(said(&ask(3, "a word-answer")), "a word-other");
     let (code, told) = error(&ask(4, "a word-deny"));
-    assert_eq!((code, told["message"].as_str()), (-32_050, Some("that word is not said here")));
+    assert_eq!(
+        (code, told["message"].as_str()),
+        (-32_050, Some("that word is not said here"))
+    );
     let (code, told) = error(&ask(5, "a word-panic"));
-    assert_eq!((code, &told["data"]["reason"]), (-32_603, &json!("hook_failed")));
+    assert_eq!(
+        (code, &told["data"]["reason"]),
+        (-32_603, &json!("hook_failed"))
+    );
     // The server has read what was let through, as it was let through.
     assert_eq!(script.received("word-given").len(), 1);
     for word in ["word-change", "word-deny", "word-panic"] {
@@ -388,7 +415,8 @@ fn a_hook_that_nobody_has_made_is_a_mistake() {
 
 // === the redactor ===
 
-const KEYS: &str = "[[routes.redact]]\nname = \"keys\"\npattern = \"sk-[a-z]{3}[0-9]+\"\nreplacement = \"(gone)\"";
+const KEYS: &str =
+    "[[routes.redact]]\nname = \"keys\"\npattern = \"sk-[a-z]{3}[0-9]+\"\nreplacement = \"(gone)\"";
 
 /// In raw JSON, the last two spelled with escapes.
 const SECRETS: [&str; 3] = ["sk-abc1", r"sk\u002dabc22", r"\u0073\u006b-\u0061bc333"];
@@ -401,7 +429,9 @@ fn the_redactor_finds_secrets_in_calls() {
     for (id, secret) in (1_u32..).zip(SECRETS) {
         let id = id * 10;
         let arguments = format!(r#"{{"a":"x {secret} y","{secret}":[1.50,{{"b":"{secret}"}}]}}"#);
-        let line = gateway.ask(&session.call(&id.to_string(), "raw", &arguments)).result();
+        let line = gateway
+            .ask(&session.call(&id.to_string(), "raw", &arguments))
+            .result();
         let line = support::unhex(line["line"].as_str().expect("hex text"));
         let line = String::from_utf8(line).expect("the gateway sends UTF-8");
         assert!(
@@ -487,7 +517,9 @@ fn the_redactor_looks_where_it_is_told_to() {
                 for id in 0..50 {
                     let message = format!("{client} sk-abc{id}");
                     connection.send(echo(&session, id, &message));
-                    answers.send((client, said(&connection.response()))).expect("it is read");
+                    answers
+                        .send((client, said(&connection.response())))
+                        .expect("it is read");
                 }
             });
         }

@@ -255,11 +255,7 @@ fn words_and_names_of_the_protocol_stay_where_it_puts_them() {
 fn what_is_read_of_a_resource_is_searched_by_the_same_rules() {
     let text = r#"{"contents":[{"uri":"file:///sk-a","mimeType":"text/plain","text":"sk-a \u0073k-b","_meta":{"sk-n":1}},{"uri":"b:c","blob":"c2stYQ=="}]}"#;
     let after = r#"{"contents":[{"uri":"file:///[gone]","mimeType":"text/plain","text":"[gone] [gone]","_meta":{"[gone]":1}},{"uri":"b:c","blob":"c2stYQ=="}]}"#;
-    let verdict = asked(
-        key_redactor(EVERYWHERE),
-        Point::AfterRead,
-        text.as_bytes(),
-    );
+    let verdict = asked(key_redactor(EVERYWHERE), Point::AfterRead, text.as_bytes());
     assert_eq!(verdict, Verdict::Rewrite(after.into()));
     // The names that the protocol gives stay.
     let names = "contents|uri|mimeType|blob";

@@ -341,10 +341,7 @@ impl Joined {
             return Step::Answer(denied(incoming.raw_id(), &unusable(), true));
         };
         let before = (incoming.envelope, incoming.text);
-        let Some(id) = envelope
-            .id
-            .filter(|_| is_same(before, (&envelope, text)))
-        else {
+        let Some(id) = envelope.id.filter(|_| is_same(before, (&envelope, text))) else {
             self.forget(incoming.reply_to);
             return Step::Answer(denied(incoming.raw_id(), &unusable(), true));
         };
@@ -449,7 +446,9 @@ impl Joined {
             return false;
         }
         let id = ClientId::read(incoming.id, incoming.text);
-        lines.parked.contains_key(&(incoming.key, id.value().into()))
+        lines
+            .parked
+            .contains_key(&(incoming.key, id.value().into()))
     }
 
     /// Shows a message to the hooks, on a thread of theirs. False if they take no more.

@@ -151,9 +151,11 @@ fn request_at(point: Point, upstream: &str) -> (&'static str, Value, Value) {
             json!({"name": name, "arguments": {"a": "1"}}),
             json!({"name": "x", "arguments": {"a": "1"}}),
         ),
-        Point::BeforeRead | Point::AfterRead => {
-            ("resources/read", json!({ "uri": uri }), json!({"uri": "a:b"}))
-        }
+        Point::BeforeRead | Point::AfterRead => (
+            "resources/read",
+            json!({ "uri": uri }),
+            json!({"uri": "a:b"}),
+        ),
         Point::BeforeSubscribe => (
             "resources/subscribe",
             json!({ "uri": uri }),
@@ -207,7 +209,9 @@ fn answer(server: &Server, point: Point, params: &Value, asked: Option<&Asked>) 
     match asked {
         None => {
             let uri = params["uri"].as_str().expect("a URI");
-            server.shard().told(uri, crate::routing::ledger::Told::Agreed);
+            server
+                .shard()
+                .told(uri, crate::routing::ledger::Told::Agreed);
         }
         Some(asked) => {
             if point == Point::Progress {
@@ -377,7 +381,9 @@ fn a_rewrite_takes_the_place_of_what_was_there() {
 #[test]
 fn what_is_denied_goes_no_further() {
     everywhere(|point, upstream, is_quick| {
-        let hook = Told::new(point, is_quick, |_, _, _| Verdict::deny(-32_099, "not \"you\""));
+        let hook = Told::new(point, is_quick, |_, _, _| {
+            Verdict::deny(-32_099, "not \"you\"")
+        });
         let bench = Bench::hooked(&both(), hooks(vec![hook]));
         let session = bench.client();
         let done = run(&bench, session, 7, point, upstream);
@@ -403,7 +409,9 @@ fn what_is_denied_goes_no_further() {
 #[test]
 fn a_hook_that_panics_denies() {
     everywhere(|point, upstream, is_quick| {
-        let hook = Told::new(point, is_quick, |_, _, _| std::panic::panic_any("on purpose"));
+        let hook = Told::new(point, is_quick, |_, _, _| {
+            std::panic::panic_any("on purpose")
+        });
         let bench = Bench::hooked(&both(), hooks(vec![hook]));
         let done = run(&bench, bench.client(), 7, point, upstream);
         if point == Point::Progress {
@@ -453,12 +461,14 @@ fn a_hook_that_does_not_answer_in_time_denies() {
 #[test]
 fn progress_after_one_that_was_denied_comes_in_order_before_the_answer() {
     for is_quick in [true, false] {
-        let hook = Told::new(Point::Progress, is_quick, |_, _, text| {
-            match memchr::memmem::find(text, b"\"progress\":3").is_some() {
+        let hook = Told::new(
+            Point::Progress,
+            is_quick,
+            |_, _, text| match memchr::memmem::find(text, b"\"progress\":3").is_some() {
                 true => Verdict::deny(0, ""),
                 false => Verdict::Pass,
-            }
-        });
+            },
+        );
         // The answer is looked at as well, by one that is quick.
         let other = Told::new(Point::AfterToolCall, true, |_, _, _| {
             Verdict::Rewrite(b"{\"last\":1}".to_vec())
@@ -473,8 +483,18 @@ fn progress_after_one_that_was_denied_comes_in_order_before_the_answer() {
         one.result(&asked, json!({}));
         bench.verdicts();
         let messages = bench.answers(call);
-        let numbers: Vec<_> = messages.iter().map(|it| &it["params"]["progress"]).collect();
-        assert_eq!(numbers, [1, 2, 4, 5].map(Value::from).iter().chain([&Value::Null]).collect::<Vec<_>>());
+        let numbers: Vec<_> = messages
+            .iter()
+            .map(|it| &it["params"]["progress"])
+            .collect();
+        assert_eq!(
+            numbers,
+            [1, 2, 4, 5]
+                .map(Value::from)
+                .iter()
+                .chain([&Value::Null])
+                .collect::<Vec<_>>()
+        );
         assert_eq!(messages[4]["result"], json!({"last": 1}));
         assert_eq!(bench.dropped(DropReason::Hook), 1);
         bench.is_quiet();
@@ -606,14 +626,18 @@ impl Bench {
         let envelope = scan::scan(text.as_bytes()).expect("a message");
         let id = envelope.id.expect("an id");
         let fields = [][..].into();
-        let _pending = self.joined.open(text.as_bytes(), &envelope, &id, to, owner, fields);
+        let _pending = self
+            .joined
+            .open(text.as_bytes(), &envelope, &id, to, owner, fields);
         let head = self.got(connection).head;
         self.ground.end_exchange(connection);
         self.disconnect(connection);
         let mut lines = head.lines();
         let id = lines.find_map(|line| line.strip_prefix("mcp-session-id: "));
         let id = uuid::Uuid::parse_str(id.expect("a session")).expect("an id");
-        self.joined.find(SessionId(id.as_u128()), owner).expect("it is theirs")
+        self.joined
+            .find(SessionId(id.as_u128()), owner)
+            .expect("it is theirs")
     }
 }
 
@@ -639,7 +663,9 @@ fn the_result_of_a_task_is_that_of_a_tool_at_its_own_upstream() {
     bench.verdicts();
     bench.answer(call);
     let seen = contexts.lock().expect("no panic").clone();
-    let [context] = &seen[..] else { panic!("{seen:?}") };
+    let [context] = &seen[..] else {
+        panic!("{seen:?}")
+    };
     assert_eq!(context.point, Point::AfterToolCall);
     assert_eq!(context.upstream.as_deref(), Some("two"));
     assert_eq!((&*context.method, &*context.name), ("tasks/result", task));
@@ -663,7 +689,10 @@ fn a_rewritten_name_is_resolved_like_any_other() {
             Verdict::Rewrite(json!({ member: value }).to_string().into_bytes())
         });
         let (contexts, noting) = noting_contexts(is_quick);
-        let upstreams = [shared("one").deny("secret*"), private("two").deny("secret*")];
+        let upstreams = [
+            shared("one").deny("secret*"),
+            private("two").deny("secret*"),
+        ];
         let bench = Bench::hooked(&upstreams, hooks(vec![hook, noting]));
         let session = bench.client();
         for (point, code) in [
@@ -715,7 +744,9 @@ fn a_rewrite_that_makes_another_call_of_it_denies() {
         };
         for with in rewrites {
             let text = with.as_bytes().to_vec();
-            let hook = Told::new(point, is_quick, move |_, _, _| Verdict::Rewrite(text.clone()));
+            let hook = Told::new(point, is_quick, move |_, _, _| {
+                Verdict::Rewrite(text.clone())
+            });
             let bench = Bench::hooked(&both(), hooks(vec![hook]));
             let done = run(&bench, bench.client(), 7, point, upstream);
             if point == Point::Progress {
@@ -764,7 +795,12 @@ fn a_request_without_params_is_refused_as_without_hooks() {
         let hook = Told::new(Points::ALL, is_quick, |_, _, _| Verdict::Pass);
         let bench = Bench::hooked(&both(), hooks(vec![hook]));
         let session = bench.client();
-        for method in ["tools/call", "prompts/get", "resources/read", "resources/subscribe"] {
+        for method in [
+            "tools/call",
+            "prompts/get",
+            "resources/read",
+            "resources/subscribe",
+        ] {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"}}"#);
             let answer = bench.send(session, &text).now();
             assert_eq!(code(&answer), -32_602, "{answer}");
@@ -776,9 +812,11 @@ fn a_request_without_params_is_refused_as_without_hooks() {
 #[test]
 fn the_answer_of_a_request_without_params_is_shown_all_the_same() {
     for is_quick in [true, false] {
-        let hook = Told::new(Points::ALL, is_quick, |_, point, _| match is_before(point) {
-            true => Verdict::Pass,
-            false => Verdict::deny(-1, "secret"),
+        let hook = Told::new(Points::ALL, is_quick, |_, point, _| {
+            match is_before(point) {
+                true => Verdict::Pass,
+                false => Verdict::deny(-1, "secret"),
+            }
         });
         let upstreams = [shared("one")];
         let bench = Bench::hooked(&upstreams, hooks(vec![hook]));
@@ -796,9 +834,11 @@ fn the_answer_of_a_request_without_params_is_shown_all_the_same() {
 #[test]
 fn errors_of_servers_pass_and_lists_leave_nothing() {
     for is_quick in [true, false] {
-        let hook = Told::new(Points::ALL, is_quick, |_, point, _| match is_before(point) {
-            true => Verdict::Pass,
-            false => Verdict::deny(-1, "no"),
+        let hook = Told::new(Points::ALL, is_quick, |_, point, _| {
+            match is_before(point) {
+                true => Verdict::Pass,
+                false => Verdict::deny(-1, "no"),
+            }
         });
         let bench = Bench::hooked(&both(), hooks(vec![hook]));
         let session = bench.client();
@@ -820,7 +860,9 @@ fn errors_of_servers_pass_and_lists_leave_nothing() {
                     bench.cancel(session, 2);
                     bench.cancelled(call);
                     bench.is_quiet();
-                    ["one", "two"].map(|name| bench.server(name).asked());
+                    for server in &bench.servers {
+                        assert_eq!(server.asked().len(), 2, "the request and its cancel");
+                    }
                     continue;
                 }
                 for name in ["one", "two"] {

@@ -121,7 +121,10 @@ fn a_burst_is_bounded_and_each_call_is_answered_once() {
                 0 => assert_eq!(code(answer), -7),
                 _ => {
                     let is_overloaded = answer["error"]["data"]["reason"] == "overloaded";
-                    assert!(is_overloaded || answer["result"]["round"] == round, "{answer}");
+                    assert!(
+                        is_overloaded || answer["result"]["round"] == round,
+                        "{answer}"
+                    );
                 }
             }
             let numbers: Vec<_> = progress
@@ -191,5 +194,8 @@ fn verdicts_that_nobody_takes_do_not_overflow_their_mailbox() {
 /// All that a server was asked, however much it is.
 fn all_asked(server: &Server) -> Vec<Asked> {
     let batches = std::iter::repeat_with(|| server.asked());
-    batches.take_while(|batch| !batch.is_empty()).flatten().collect()
+    batches
+        .take_while(|batch| !batch.is_empty())
+        .flatten()
+        .collect()
 }
