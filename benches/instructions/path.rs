@@ -489,6 +489,7 @@ fn joined(ground: &Rc<Ground>, shard: Rc<Shard>, others: [Rc<Shard>; 2]) -> Rc<J
             ttl_ms: 1_800_000,
             unused_ms: 60_000,
             calls_max: 8_192,
+            subscriptions_max: 1_024,
         },
         cursor_key: [0; 32],
         hooks: None,

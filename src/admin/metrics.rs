@@ -93,7 +93,7 @@ const GAUGES: [OfShard; 8] = [
 ];
 
 /// The encoder appends `_total` to each name.
-const COUNTERS: [OfShard; 12] = [
+const COUNTERS: [OfShard; 13] = [
     (
         "received_bytes",
         "Bytes read from clients.",
@@ -126,6 +126,12 @@ const COUNTERS: [OfShard; 12] = [
         "Subscriptions that the restarted server has refused.",
         Of::Upstream,
         |s| s.lost_subscriptions,
+    ),
+    (
+        "lists_left_out",
+        "Lists that went to clients of a route without the part of this server.",
+        Of::Upstream,
+        |s| s.lists_left_out,
     ),
     (
         "progress_events",
@@ -594,6 +600,7 @@ mod tests {
         shard.progress_events = 23;
         shard.stream_events = 24;
         shard.lost_subscriptions = 25;
+        shard.lists_left_out = 26;
         snapshot.hub.drops[DropReason::NotJson as usize] = 15;
         snapshot.hub.quoted_ids = 16;
         snapshot.hub.upstream_restarts = 17;
@@ -616,6 +623,7 @@ mod tests {
             ("ringway_replaced_streams_total{shard=\"1\"}", "22"),
             ("ringway_progress_events_total{shard=\"1\"}", "23"),
             ("ringway_stream_events_total{shard=\"1\"}", "24"),
+            ("ringway_lists_left_out_total{shard=\"1\"}", "26"),
             ("ringway_lost_subscriptions_total{shard=\"1\"}", "25"),
             (
                 "ringway_mailbox_depth{shard=\"1\",mailbox=\"to_shard\"}",
@@ -687,7 +695,7 @@ mod tests {
     }
 
     /// What dashboards and alarms are built on: a name that goes breaks them.
-    const NAMES: [&str; 31] = [
+    const NAMES: [&str; 32] = [
         "ringway_buffered_bytes",
         "ringway_build_info",
         "ringway_call_duration_seconds",
@@ -699,6 +707,7 @@ mod tests {
         "ringway_evicted_connections_total",
         "ringway_handovers_total",
         "ringway_http_requests_total",
+        "ringway_lists_left_out_total",
         "ringway_lost_notices_total",
         "ringway_lost_subscriptions_total",
         "ringway_mailbox_depth",

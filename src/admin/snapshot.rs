@@ -109,6 +109,8 @@ pub struct ShardSnapshot {
     pub replaced_streams: u64,
     /// Subscriptions that a restarted server has refused.
     pub lost_subscriptions: u64,
+    /// Lists of clients that went out without an upstream's part.
+    pub lists_left_out: u64,
     /// Progress messages put on clients' streams.
     pub progress_events: u64,
     /// Events put on GET streams.

@@ -1,5 +1,7 @@
 //! One route of a configuration file.
 
+use crate::hooks::redactor;
+use crate::hooks::{Redactor, RedactorError};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -258,7 +260,28 @@ fn redaction(value: &Value<'_>) -> Option<(Redaction, usize)> {
             None => RedactionPlace::ALL.map(|(_, place)| place).to_vec(),
         },
     };
+    if !redaction.pattern.is_empty()
+        && let Err(error) = redaction.redactor()
+    {
+        value.wrong(error);
+    }
     Some((redaction, name_at))
+}
+
+impl Redaction {
+    /// What redacts.
+    ///
+    /// # Errors
+    /// Why there can be none.
+    pub fn redactor(&self) -> Result<Redactor, RedactorError> {
+        let has = |place| self.places.contains(&place);
+        let places = redactor::Places {
+            arguments: has(RedactionPlace::Arguments),
+            results: has(RedactionPlace::Results),
+            progress: has(RedactionPlace::Progress),
+        };
+        Redactor::new(self.name.clone(), &self.pattern, &self.replacement, places)
+    }
 }
 
 impl RedactionPlace {

@@ -302,7 +302,7 @@ fn wrong_routes_are_told_with_their_lines() {
             "3:11: error: routes[0].redact[0]: expected a table, found a whole number",
         ),
         (
-            "redact = [{ pattern = \"a\" }]",
+            "redact = [{ pattern = \"q\" }]",
             "3:11: error: routes[0].redact[0].name is missing",
         ),
         (
@@ -318,23 +318,23 @@ fn wrong_routes_are_told_with_their_lines() {
             "3:35: error: routes[0].redact[0].pattern: the pattern matches empty text, so it would match everywhere",
         ),
         (
-            "redact = [{ name = \"a\", pattern = \"a\", in = [] }]",
+            "redact = [{ name = \"a\", pattern = \"q\", in = [] }]",
             "3:45: error: routes[0].redact[0].in: names no place: expected some of arguments, results, progress",
         ),
         (
-            "redact = [{ name = \"a\", pattern = \"a\", in = [\"all\"] }]",
+            "redact = [{ name = \"a\", pattern = \"q\", in = [\"all\"] }]",
             "3:46: error: routes[0].redact[0].in[0]: expected one of arguments, results, progress",
         ),
         (
-            "redact = [{ name = \"a\", pattern = \"a\", replacement = 1 }]",
+            "redact = [{ name = \"a\", pattern = \"q\", replacement = 1 }]",
             "3:54: error: routes[0].redact[0].replacement: expected text, found a whole number",
         ),
         (
-            "redact = [{ name = \"a\", pattern = \"a\" }, { name = \"a\", pattern = \"b\" }]",
+            "redact = [{ name = \"a\", pattern = \"q\" }, { name = \"a\", pattern = \"b\" }]",
             "3:51: error: routes[0].redact[1].name: \"a\" is also the name of another redaction of the route",
         ),
         (
-            "redact = [{ name = \"a\", pattern = \"a\", to = \"\" }]",
+            "redact = [{ name = \"a\", pattern = \"q\", to = \"\" }]",
             "3:40: error: routes[0].redact[0].to is not known",
         ),
     ] {

@@ -9,8 +9,8 @@
 //!
 //! - **arguments**: `params.arguments` of `tools/call` and `prompts/get`, the names of members
 //!   too. The other params stay, since calls are routed by them.
-//! - **results**: the whole result of `tools/call` and `prompts/get`. Names of members are
-//!   searched too, but for those that the protocol itself gives. Words of the protocol stay where
+//! - **results**: the whole result of `tools/call` (that which `tasks/result` brings later too),
+//!   `prompts/get` and `resources/read`. Names of members are searched too, but for those that the protocol itself gives. Words of the protocol stay where
 //!   it puts them (`"type": "text"`, `"role": "user"`, `"audience": ["user"]`), and so does the
 //!   `taskId` of a task, which the client asks for it by. Within `structuredContent` and `_meta`
 //!   all names and words are the server's own and are searched.
@@ -21,8 +21,8 @@
 //! - `data` and `blob` in results, if they are base64 of at least [`BASE64_BYTES_MIN`] bytes: text
 //!   in there is not found, and a replacement would ruin the picture.
 //! - A secret that is spread over several strings, or encoded in another way.
-//! - Errors of servers, results of `resources/read`, and everything else that no hook is asked
-//!   about.
+//! - Errors of servers, lists, completions, log messages, the status of tasks, requests of servers
+//!   to clients, and everything else that no hook is asked about.
 //!
 //! A `uri` in a result is searched; one that was changed cannot be read any more.
 
@@ -208,6 +208,10 @@ impl Hook for Redactor {
     }
 
     fn after_prompt(&self, _call: &mut HookCall<'_>, result: &[u8]) -> Verdict {
+        self.redact(result, Zone::Result)
+    }
+
+    fn after_read(&self, _call: &mut HookCall<'_>, result: &[u8]) -> Verdict {
         self.redact(result, Zone::Result)
     }
 

@@ -58,6 +58,9 @@ impl Hook for Told {
     fn before_read(&self, call: &mut HookCall<'_>, text: &[u8]) -> Verdict {
         (self.answer)(call, Point::BeforeRead, text)
     }
+    fn after_read(&self, call: &mut HookCall<'_>, text: &[u8]) -> Verdict {
+        (self.answer)(call, Point::AfterRead, text)
+    }
     fn before_subscribe(&self, call: &mut HookCall<'_>, text: &[u8]) -> Verdict {
         (self.answer)(call, Point::BeforeSubscribe, text)
     }
@@ -118,7 +121,7 @@ fn hooks_are_asked_in_order_and_on_the_way_back_in_reverse() {
         assert_eq!(outcome.text, b"{\"a\":1}");
         let mut expected = ["0 {\"a\":1}", "1 {\"a\":1}", "2 {\"a\":1}"];
         use Point::*;
-        if matches!(point, AfterToolCall | AfterPrompt | Progress) {
+        if matches!(point, AfterToolCall | AfterPrompt | AfterRead | Progress) {
             expected.reverse();
         }
         assert_eq!(*heard.lock().unwrap(), expected, "{point:?}");

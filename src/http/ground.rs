@@ -15,6 +15,7 @@ use super::policy::Policy;
 use super::response::{self, DateLine, Manner};
 use super::route::{Route, Service};
 use super::shard::Shard;
+use crate::limits::HOOK_VERDICTS_MAX;
 use crate::routing::calls::ReplyTo;
 use crate::routing::drops::DropReason;
 use crate::routing::event_queue::EventQueue;
@@ -109,6 +110,8 @@ pub struct Ground {
     is_waiting_full: Cell<bool>,
     /// Where the threads of hooks send their verdicts for this thread.
     hook_post: RefCell<Option<Post<HookAnswer>>>,
+    /// Verdicts that have been asked for and not been taken out of the mailbox.
+    verdicts_owed: Cell<usize>,
 }
 
 impl Ground {
@@ -135,6 +138,7 @@ impl Ground {
             pass: RefCell::default(),
             is_waiting_full: Cell::new(false),
             hook_post: RefCell::default(),
+            verdicts_owed: Cell::new(0),
         })
     }
 
@@ -175,8 +179,32 @@ impl Ground {
         self.hook_post.borrow().clone()
     }
 
+    /// A verdict is about to be asked for. False where the mailbox might have no room for it:
+    /// verdicts that nobody has taken yet fill it, too.
+    pub(super) fn owes_one_more(&self) -> bool {
+        let owed = self.verdicts_owed.get();
+        let has_room = owed < HOOK_VERDICTS_MAX;
+        if has_room {
+            self.verdicts_owed.set(owed + 1);
+        }
+        has_room
+    }
+
+    /// A verdict has come, or was not asked for after all.
+    pub(super) fn owes_one_less(&self) {
+        let owed = self.verdicts_owed.get();
+        self.verdicts_owed.set(owed.saturating_sub(1));
+    }
+
+    /// Verdicts that are waited for.
+    #[cfg(test)]
+    pub(super) fn verdicts_owed(&self) -> usize {
+        self.verdicts_owed.get()
+    }
+
     /// The hooks of a route have spoken.
     pub fn hook_answered(&self, answer: HookAnswer) {
+        self.owes_one_less();
         let routes = self.routes.borrow().clone();
         for route in routes.iter() {
             if let Service::Joined(joined) = &route.service
@@ -374,8 +402,8 @@ impl Ground {
     }
 
     /// Gives a request this message as its answer, `status` where the head of the answer
-    /// is still to go out.
-    pub(super) fn respond(&self, to: ReplyTo, status: u16, message: &[u8]) {
+    /// is still to go out. False if its client is gone.
+    pub(super) fn respond(&self, to: ReplyTo, status: u16, message: &[u8]) -> bool {
         let date = self.date();
         let delivered = self.connections.borrow_mut().deliver(
             to,
@@ -394,6 +422,7 @@ impl Ground {
         if delivered {
             self.enforce_budget();
         }
+        delivered
     }
 
     /// The whole response to an `initialize`. False if its client is gone.

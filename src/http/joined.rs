@@ -10,7 +10,9 @@ mod opening;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ use super::shard::Shard;
 use super::token_file::TokenReader;
 use crate::limits::REPLACEMENTS_LOGGED;
 use crate::routing::joined::gathering::Gatherings;
-use crate::routing::joined::naming::Naming;
+use crate::routing::joined::naming::{Kind, Naming};
 use crate::routing::joined::sessions::{JoinedSessions, Leg, SessionLimits};
 use crate::routing::joined::{InFlight, Inner, Part, SeatId};
 use crate::routing::session::{SessionId, SessionKey, StreamId, TokenId};
@@ -187,7 +189,8 @@ impl Joined {
             // Not the seats, which would keep each other.
             let settings = local.settings.clone();
             seat.shard.set_names(Rc::new(move |uri| {
-                settings.naming.link(place, uri).into_owned()
+                let public = settings.naming.public(Kind::Resource, place, uri);
+                public.map(Cow::into_owned)
             }));
         }
         self.absences.borrow_mut().keep_only(&ids);
@@ -332,7 +335,6 @@ impl Joined {
         for part in parts {
             self.end_gathering(part, crate::wire::reply::Reason::SessionEnded);
         }
-        self.end_held(key);
         let legs = self.open_legs(&local, key);
         let Some(session) = self.sessions.borrow_mut().close(key) else {
             return;
@@ -340,6 +342,7 @@ impl Joined {
         for (seat, leg) in legs {
             seat.shard.end_session(leg);
         }
+        self.end_held(key);
         if let Some(stream) = session.stream {
             self.ground.wake(stream.into());
         }
@@ -501,8 +504,12 @@ impl Joined {
     pub fn tick(self: &Rc<Self>, now: Millis) {
         let local = self.local();
         let due = self.sessions.borrow_mut().due(now);
+        let with_hooks = match due.is_empty() {
+            true => HashSet::new(),
+            false => self.lines.borrow().sessions(),
+        };
         for key in due {
-            let mut busy = false;
+            let mut busy = with_hooks.contains(&key);
             let mut last_used = Millis(0);
             for (seat, leg) in self.open_legs(&local, key) {
                 if let Some(leg) = seat.shard.state.borrow().sessions.get(leg) {

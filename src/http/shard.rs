@@ -15,7 +15,7 @@ use crate::routing::arrival::{Answered, Progressed};
 use crate::routing::calls::{Call, ReplyTo};
 use crate::routing::client::Step;
 use crate::routing::drops::DropReason;
-use crate::routing::interest::ShownUris;
+use crate::routing::interest::{ShowUri, ShownUris};
 use crate::routing::joined::{Inner, Part, SeatId};
 use crate::routing::ledger::Told;
 use crate::routing::log_level::Level;
@@ -99,7 +99,7 @@ impl Shard {
     }
 
     /// How clients know the URIs of this upstream.
-    pub(super) fn set_names(&self, names: Rc<dyn Fn(&str) -> String>) {
+    pub(super) fn set_names(&self, names: Rc<ShowUri>) {
         self.state.borrow_mut().set_names(ShownUris(Some(names)));
     }
 
@@ -298,7 +298,9 @@ impl Shard {
                 return;
             }
             if !replacements.is_empty() {
-                self.ground.respond(call.reply_to, 200, &write());
+                if !self.ground.respond(call.reply_to, 200, &write()) {
+                    self.counters.dropped(DropReason::ClientGone);
+                }
                 return;
             }
         }

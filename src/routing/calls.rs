@@ -54,7 +54,7 @@ impl ClientId {
 
     /// Equal for equal ids, and only for those: `1` and `"1"` differ, `"a"` and
     /// `"\u0061"` do not.
-    fn value(&self) -> &[u8] {
+    pub fn value(&self) -> &[u8] {
         self.decoded.as_deref().unwrap_or(&self.raw)
     }
 }

@@ -41,13 +41,14 @@ enum Interest {
 pub struct ShownUris(pub Option<Rc<ShowUri>>);
 
 /// From a URI as the server writes it to the form that clients know.
-pub type ShowUri = dyn Fn(&str) -> String;
+/// `None`: they are not told of it.
+pub type ShowUri = dyn Fn(&str) -> Option<String>;
 
 impl ShownUris {
-    fn of<'a>(&self, uri: &'a str) -> std::borrow::Cow<'a, str> {
+    fn update(&self, uri: &str, hasher: &ahash::RandomState) -> Rc<Update> {
         match &self.0 {
-            Some(shown) => shown(uri).into(),
-            None => uri.into(),
+            Some(shown) => Update::shown_as(uri, shown(uri).as_deref(), hasher),
+            None => Update::shown_as(uri, Some(uri), hasher),
         }
     }
 }
@@ -111,7 +112,7 @@ impl Interests {
         for key in keys {
             let uri: Box<str> = self.index.uri(key).into();
             if let Some(Interest::Held { update, .. }) = self.index.get_mut(key) {
-                *update = Update::shown_as(&uri, &self.names.of(&uri), &self.hasher);
+                *update = self.names.update(&uri, &self.hasher);
             }
         }
     }
@@ -262,7 +263,7 @@ impl Interests {
         let mut holders = Holders::with_hasher(self.hasher.clone());
         holders.extend(sessions.iter().copied());
         self.held += holders.len();
-        let update = Update::shown_as(uri, &self.names.of(uri), &self.hasher);
+        let update = self.names.update(uri, &self.hasher);
         let sessions = holders;
         self.insert(uri, Interest::Held { sessions, update })
     }
@@ -311,14 +312,18 @@ impl Interests {
             let Some(Interest::Held { sessions, update }) = self.index.get(*key) else {
                 continue;
             };
+            if update.is_hidden() {
+                continue;
+            }
             if self.index.uri(*key) == uri {
                 sessions
                     .iter()
                     .for_each(|session| tell(*session, update, None));
             } else {
-                let below = below.get_or_insert_with(|| {
-                    Update::shown_as(uri, &self.names.of(uri), &self.hasher)
-                });
+                let below = below.get_or_insert_with(|| self.names.update(uri, &self.hasher));
+                if below.is_hidden() {
+                    continue;
+                }
                 sessions
                     .iter()
                     .for_each(|session| tell(*session, below, Some(update)));

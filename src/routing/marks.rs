@@ -26,16 +26,23 @@ impl Update {
     /// `hasher` must be the same for all updates that meet in one set.
     #[cfg(test)]
     pub fn new(uri: &str, hasher: &ahash::RandomState) -> Rc<Update> {
-        Update::shown_as(uri, uri, hasher)
+        Update::shown_as(uri, Some(uri), hasher)
     }
 
-    /// The same of a URI that clients know as `shown`.
-    pub fn shown_as(uri: &str, shown: &str, hasher: &ahash::RandomState) -> Rc<Update> {
+    /// The same of a URI that clients know as `shown`. `None`: they are not told of it.
+    pub fn shown_as(uri: &str, shown: Option<&str>, hasher: &ahash::RandomState) -> Rc<Update> {
         Rc::new(Update {
             uri: uri.into(),
-            frame: notice::updated_frame(shown).into_boxed_slice(),
+            frame: shown.map(notice::updated_frame).unwrap_or_default().into(),
             hash: hasher.hash_one(uri),
         })
+    }
+}
+
+impl Update {
+    /// Whether nobody is told of it.
+    pub fn is_hidden(&self) -> bool {
+        self.frame.is_empty()
     }
 }
 

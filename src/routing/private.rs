@@ -111,6 +111,15 @@ pub struct Private {
 }
 
 impl Private {
+    /// URIs to which the session is subscribed.
+    pub(super) fn uris(&self) -> usize {
+        self.uris.len()
+    }
+
+    pub(super) fn has_uri(&self, uri: &str) -> bool {
+        self.uris.contains(uri)
+    }
+
     /// What the client was told that the server can do.
     pub(super) fn handshake(&self) -> &Handshake {
         &self.handshake

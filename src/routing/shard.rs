@@ -334,6 +334,23 @@ impl ShardState {
         self.calls.find(session, id).is_some()
     }
 
+    /// Subscriptions that a session has or has asked for.
+    pub fn subscriptions_of(&self, key: SessionKey) -> usize {
+        let Some(session) = self.sessions.get(key) else {
+            return 0;
+        };
+        let held = session.held.as_ref().map_or(0, |held| held.len());
+        let own = session.private.as_ref().map_or(0, |it| it.uris());
+        held + own + session.asking as usize
+    }
+
+    /// Whether a session is subscribed to a URI.
+    pub fn is_subscribed(&self, key: SessionKey, uri: &str) -> bool {
+        let session = self.sessions.get(key);
+        let private = session.and_then(|session| session.private.as_ref());
+        self.interests.holds(key, uri) || private.is_some_and(|it| it.has_uri(uri))
+    }
+
     /// What the server can do, as the session's client was told.
     pub fn handshake_of(&self, session: SessionKey) -> Option<&Handshake> {
         let session = self.sessions.get(session)?;

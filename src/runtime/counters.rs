@@ -67,6 +67,8 @@ pub struct Counters {
     pub evicted: Counter,
     /// GET streams that a newer one of the same session replaced.
     pub streams_replaced: Counter,
+    /// Lists of clients that went out without this upstream's part.
+    pub lists_left_out: Counter,
     /// Subscriptions that a restarted server has refused.
     pub subscriptions_lost: Counter,
     /// Progress messages for clients' streams.

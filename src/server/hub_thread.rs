@@ -138,6 +138,10 @@ impl Hubs {
     }
 
     fn add(&self, plan: HubPlan, local: Option<LocalSeat>) {
+        if plan.links.iter().any(Option::is_none) && local.is_none() {
+            // A later order, which the shard has had already, takes it away again.
+            return;
+        }
         let (local, lines_ready) = local.unzip();
         let lines_ready = lines_ready.unwrap_or_default();
         let mut local = local;

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use super::seat::{SeatSettings, milliseconds};
 use crate::cli::ServerPlace;
-use crate::config::{self, Process, RedactionPlace};
-use crate::hooks::redactor::Places;
-use crate::hooks::{Chain, Hook, Pool, Redactor};
+use crate::config::{self, Process};
+use crate::hooks::{Chain, Hook, Pool};
 use crate::http::auth::Tokens;
 use crate::http::ground::Pass;
 use crate::http::joined::{Hooks, RouteSettings, UpstreamSettings};
@@ -76,14 +75,12 @@ fn seat_settings(
     SeatSettings {
         place: upstream.place.clone(),
         limits: ShardLimits {
-            sessions_max: limits.max_sessions.div_ceil(process.shards),
+            // The route counts its sessions and their time itself.
             calls_per_session_max: limits.max_calls_per_session,
             subscriptions_per_session_max: limits.max_subscriptions_per_session,
             tasks_per_session_max: limits.max_tasks_per_session,
             request_timeout_ms: milliseconds(upstream.request_timeout),
             request_timeout_max_ms: milliseconds(limits.request_timeout_max),
-            session_ttl_ms: milliseconds(limits.session_ttl),
-            session_unused_ms: milliseconds(limits.session_unused_ttl),
             ..process.limits
         },
         start_timeout: upstream.start_timeout,
@@ -140,6 +137,7 @@ impl RouteMaker {
                 ttl_ms: milliseconds(limits.session_ttl),
                 unused_ms: milliseconds(limits.session_unused_ttl),
                 calls_max: limits.max_calls_per_session,
+                subscriptions_max: limits.max_subscriptions_per_session,
             },
             cursor_key: self.cursor_key,
             hooks: self.hooks(route)?,
@@ -150,14 +148,8 @@ impl RouteMaker {
     fn hooks(&self, route: &config::Route) -> Result<Option<Hooks>, String> {
         let mut hooks: Vec<Arc<dyn Hook>> = Vec::new();
         for redaction in &route.redact {
-            let has = |place| redaction.places.contains(&place);
-            let places = Places {
-                arguments: has(RedactionPlace::Arguments),
-                results: has(RedactionPlace::Results),
-                progress: has(RedactionPlace::Progress),
-            };
-            let (pattern, with) = (&redaction.pattern, &redaction.replacement);
-            let redactor = Redactor::new(redaction.name.clone(), pattern, with, places)
+            let redactor = redaction
+                .redactor()
                 .map_err(|error| format!("redaction {}: {error}", redaction.name))?;
             hooks.push(Arc::new(redactor));
         }
@@ -391,7 +383,10 @@ mod tests {
             route("/a", &format!("{ONE}environment = {{ A = \"b\" }}\n")),
             route("/a", &format!("{ONE}start-timeout = \"9s\"\n")),
             route("/a", &format!("{ONE}request-timeout = \"9s\"\n")),
-            route("/a", &format!("limits = {{ max-sessions = 9 }}\n{ONE}")),
+            route(
+                "/a",
+                &format!("limits = {{ max-calls-per-session = 9 }}\n{ONE}"),
+            ),
             route("/a", &ONE.replace("[\"x\"]", "[\"x\", \"y\"]")),
             route("/a", &ONE.replace("\"one\"", "\"other\"")),
             route("/b", ONE),
@@ -424,14 +419,11 @@ mod tests {
         let placed = place(&file, &file.process, &[], &mut 1);
         let of = |index: usize| &placed[0][index].settings;
         let limits = of(0).limits;
-        assert_eq!(limits.sessions_max, 6);
         assert_eq!(limits.calls_per_session_max, 12);
         assert_eq!(limits.subscriptions_per_session_max, 13);
         assert_eq!(limits.tasks_per_session_max, 14);
         assert_eq!(limits.request_timeout_ms, 3_000);
         assert_eq!(limits.request_timeout_max_ms, 16_000);
-        assert_eq!(limits.session_ttl_ms, 17_000);
-        assert_eq!(limits.session_unused_ms, 18_000);
         assert_eq!(limits.uri_bytes_max, 77);
         assert_eq!(limits.calls_max, file.process.limits.calls_max);
         assert_eq!(of(0).start_timeout.as_secs(), 4);

@@ -268,6 +268,7 @@ fn shard(counters: &Counters) -> ShardSnapshot {
         tasks: counters.tasks.get(),
         replaced_streams: counters.streams_replaced.get(),
         lost_subscriptions: counters.subscriptions_lost.get(),
+        lists_left_out: counters.lists_left_out.get(),
         progress_events: counters.events_progress.get(),
         stream_events: counters.events_marks.get(),
         calls: counters.calls.read(),

@@ -785,6 +785,13 @@ impl Exchange {
         self.is_stream = true;
     }
 
+    /// Begins a stream, unless that is done.
+    pub fn begin(&mut self) {
+        if !self.is_stream {
+            self.sse();
+        }
+    }
+
     /// Writes a message as an event.
     pub fn event(&mut self, message: &str) -> bool {
         self.text(&event(&self.fill(message)))

@@ -9,13 +9,16 @@
     reason = "each suite is a crate of its own and uses its own part of this module"
 )]
 
+pub mod catalogue;
 pub mod gateway;
 pub mod http;
 pub mod http_server;
 pub mod life;
 pub mod mcp;
 pub mod metrics;
+pub mod peer;
 pub mod process;
+pub mod routes;
 pub mod scripted;
 pub mod stream;
 pub mod tokens;

@@ -252,6 +252,18 @@ fn words_and_names_of_the_protocol_stay_where_it_puts_them() {
 }
 
 #[test]
+fn what_is_read_of_a_resource_is_searched_by_the_same_rules() {
+    let text = r#"{"contents":[{"uri":"file:///sk-a","mimeType":"text/plain","text":"sk-a \u0073k-b","_meta":{"sk-n":1}},{"uri":"b:c","blob":"c2stYQ=="}]}"#;
+    let after = r#"{"contents":[{"uri":"file:///[gone]","mimeType":"text/plain","text":"[gone] [gone]","_meta":{"[gone]":1}},{"uri":"b:c","blob":"c2stYQ=="}]}"#;
+    let verdict = asked(key_redactor(EVERYWHERE), Point::AfterRead, text.as_bytes());
+    assert_eq!(verdict, Verdict::Rewrite(after.into()));
+    // The names that the protocol gives stay.
+    let names = "contents|uri|mimeType|blob";
+    let blob = r#"{"contents":[{"uri":"-","mimeType":"-","blob":"-"}]}"#;
+    assert_eq!(made(names, "-", Zone::Result, blob).as_deref(), Ok(blob));
+}
+
+#[test]
 fn only_long_base64_is_left_alone() {
     let long = "AAAA".repeat(16);
     let short = "AAAA".repeat(15);
@@ -449,7 +461,9 @@ fn it_is_asked_where_it_is_to_look_and_nowhere_else() {
     );
     assert_eq!(
         only(false, true, false),
-        Points::from(AfterToolCall).with(AfterPrompt)
+        Points::from(AfterToolCall)
+            .with(AfterPrompt)
+            .with(AfterRead)
     );
     assert_eq!(only(false, false, true), Points::from(Progress));
 }
@@ -472,6 +486,10 @@ fn each_point_searches_its_own_part() {
         ),
         (
             Point::AfterPrompt,
+            r#"{"arguments":"[gone]","message":"[gone]","name":"[gone]"}"#,
+        ),
+        (
+            Point::AfterRead,
             r#"{"arguments":"[gone]","message":"[gone]","name":"[gone]"}"#,
         ),
         (

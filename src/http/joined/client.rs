@@ -97,7 +97,7 @@ impl Joined {
         }
         if envelope.method == CANCELLED
             && let Some(id) = &envelope.request_id
-            && self.cancel_held(key, id.span.of(text))
+            && self.cancel_held(key, &ClientId::read(id, text))
         {
             return;
         }
@@ -320,7 +320,7 @@ impl Joined {
         target: Option<SeatId>,
         incoming: &Incoming<'_>,
     ) -> Result<(), Step<InFlight>> {
-        let mut calls = 0;
+        let mut calls = self.lines.borrow().parked_of(incoming.key);
         for (id, leg) in legs {
             let (Some(key), Some(seat)) = (self.open_leg(local, *id, *leg), local.seat(*id)) else {
                 continue;
@@ -383,10 +383,34 @@ impl Joined {
         let Some(target) = local.settings.naming.resolve(Kind::Resource, &uri) else {
             return not_found(incoming, &uri);
         };
-        match local.seats.get(target.upstream) {
-            Some(seat) => self.forward_as(local, incoming, seat, field, target.own),
-            None => incoming.failed(Reason::UpstreamDown),
+        let Some(seat) = local.seats.get(target.upstream) else {
+            return incoming.failed(Reason::UpstreamDown);
+        };
+        if incoming.envelope.method == "resources/subscribe"
+            && self.has_all_subscriptions(local, incoming.key, seat, target.own)
+        {
+            return incoming.failed(Reason::Overloaded);
         }
+        self.forward_as(local, incoming, seat, field, target.own)
+    }
+
+    /// Whether the session may subscribe to nothing more at any upstream.
+    fn has_all_subscriptions(
+        &self,
+        local: &Local,
+        key: SessionKey,
+        target: &Seat,
+        own: &str,
+    ) -> bool {
+        let mut all = 0;
+        for (seat, leg) in self.open_legs(local, key) {
+            let state = seat.shard.state.borrow();
+            if seat.id == target.id && state.is_subscribed(leg, own) {
+                return false;
+            }
+            all += state.subscriptions_of(leg);
+        }
+        all >= local.settings.limits.subscriptions_max
     }
 
     fn completion(&self, local: &Local, incoming: &Incoming<'_>) -> Step<InFlight> {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::rc::Rc;
 
 use super::{Joined, Local};
@@ -9,6 +10,7 @@ use crate::routing::calls::{About, Call};
 use crate::routing::joined::SeatId;
 use crate::routing::joined::naming::{Absent, Kind, Naming, UpstreamNames};
 use crate::routing::outcome::Method;
+use crate::wire::listing::ListKind;
 use crate::wire::rename::{self, ParamsOf, ResultOf};
 use crate::wire::scan;
 use crate::wire::span::Span;
@@ -129,13 +131,27 @@ const NAME_CHARACTERS: usize = 64;
 /// Names that one thread warns of, each once.
 const WARNED_MAX: usize = 1_000;
 
+/// Characters of a server's name in the log at most.
+const LOGGED_CHARACTERS: usize = 128;
+
 thread_local! {
-    static WARNED: RefCell<HashSet<String>> = RefCell::default();
+    /// By a hash: names may be long.
+    static WARNED: RefCell<HashSet<u64>> = RefCell::default();
+    static KEYS: ahash::RandomState = ahash::RandomState::new();
 }
 
 /// Whether this is the first warning of its kind.
-fn is_first(what: String) -> bool {
+fn is_first(what: &impl Hash) -> bool {
+    let what = KEYS.with(|keys| keys.hash_one(what));
     WARNED.with_borrow_mut(|warned| warned.len() < WARNED_MAX && warned.insert(what))
+}
+
+/// The beginning of a name.
+fn shortened(name: &str) -> &str {
+    match name.char_indices().nth(LOGGED_CHARACTERS) {
+        Some((end, _)) => &name[..end],
+        None => name,
+    }
 }
 
 impl Local {
@@ -145,13 +161,30 @@ impl Local {
             return;
         };
         let (route, upstream) = (&self.settings.name, self.name(place));
-        if is_first(format!("{kind} {route} {upstream} {own}")) {
+        if is_first(&(kind, route, upstream, own)) {
             tracing::warn!(
                 route,
                 upstream,
-                name = own,
+                name = shortened(own),
                 by = self.name(by),
                 "a {kind} is left out of lists: its name means one of another upstream"
+            );
+        }
+    }
+
+    /// An upstream is left out of a list: told once for each reason. The counter has them all.
+    pub(super) fn left_out(&self, place: usize, kind: ListKind, why: &str) {
+        if let Some(seat) = self.seats.get(place) {
+            seat.shard.counters.lists_left_out.add(1);
+        }
+        let (route, upstream) = (&self.settings.name, self.name(place));
+        if is_first(&("left out", route, upstream, kind.method(), why)) {
+            tracing::warn!(
+                route,
+                upstream,
+                why,
+                "an upstream is left out of {}",
+                kind.method()
             );
         }
     }
@@ -160,11 +193,11 @@ impl Local {
         if public.len() > NAME_CHARACTERS
             && public.chars().count() > NAME_CHARACTERS
             && !public.contains("://")
-            && is_first(format!("long {} {public}", self.settings.name))
+            && is_first(&("long", &self.settings.name, public))
         {
             tracing::warn!(
                 route = self.settings.name,
-                name = public,
+                name = shortened(public),
                 "a name is longer than 64 characters: some clients refuse it"
             );
         }

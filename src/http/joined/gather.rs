@@ -301,15 +301,7 @@ impl Joined {
                 continue;
             };
             let name = local.name(place);
-            let left_out = |why: &str| {
-                tracing::warn!(
-                    route = local.settings.name,
-                    upstream = name,
-                    why,
-                    "an upstream is left out of {}",
-                    kind.method()
-                );
-            };
+            let left_out = |why: &str| local.left_out(place, kind, why);
             let Progress::Answered(message) = progress else {
                 left_out("it did not answer");
                 continue;

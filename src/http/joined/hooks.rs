@@ -2,15 +2,15 @@
 //! before it goes on, in the order in which the messages of a call came. What is shown on
 //! threads of the hooks waits here for the verdict; nothing else waits for it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::client::Incoming;
+use super::client::{Incoming, twice};
 use super::{Joined, Local};
 use crate::hooks::{CallContext, CallState, Chain, Denial, Job, Outcome, Point, Pool, Verdict};
 use crate::limits::{HOOKED_PROGRESS_BYTES_MAX, HOOKED_PROGRESS_MAX};
-use crate::routing::calls::ReplyTo;
+use crate::routing::calls::{ClientId, ReplyTo};
 use crate::routing::client::Step;
 use crate::routing::drops::DropReason;
 use crate::routing::joined::InFlight;
@@ -18,7 +18,7 @@ use crate::routing::joined::naming::Kind;
 use crate::routing::session::{SessionId, SessionKey, TokenId};
 use crate::runtime::bell::Post;
 use crate::wire::reply::{self, Reason};
-use crate::wire::scan;
+use crate::wire::scan::{self, Envelope, Field};
 use crate::wire::span::Span;
 use crate::wire::splice::{Edit, splice};
 use crate::wire::sse;
@@ -55,7 +55,7 @@ impl HookAnswer {
 struct Line {
     session: SessionKey,
     session_id: SessionId,
-    client_id: Box<[u8]>,
+    client_id: ClientId,
     context: CallContext,
     /// Those of the route when the call began: what they keep of it is theirs.
     hooks: Hooks,
@@ -70,6 +70,12 @@ struct Line {
     progress: usize,
     /// What the request has become upstream.
     in_flight: Option<InFlight>,
+}
+
+impl Line {
+    fn parked_as(&self) -> Parked {
+        (self.session, self.client_id.value().into())
+    }
 }
 
 /// A message that waits for a verdict.
@@ -120,12 +126,18 @@ impl Waiting {
     }
 }
 
+/// A session, and a request's id as it is compared.
+type Parked = (SessionKey, Box<[u8]>);
+
 /// The calls of a route that hooks look at, on one thread.
 #[derive(Default)]
 pub(super) struct Lines {
     by_reply: HashMap<ReplyTo, Line, ahash::RandomState>,
-    /// Requests that have not been passed on, by session and id.
-    parked: HashMap<(SessionKey, Box<[u8]>), ReplyTo, ahash::RandomState>,
+    /// Requests that no upstream knows of, by session and id: those that have not been passed
+    /// on, and those that are answered while the answer is with the hooks.
+    parked: HashMap<Parked, ReplyTo, ahash::RandomState>,
+    /// How many of a session.
+    parked_of: HashMap<SessionKey, usize, ahash::RandomState>,
     next_number: u64,
     bytes: usize,
 }
@@ -137,6 +149,40 @@ impl Lines {
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The sessions of which hooks look at a call.
+    pub(super) fn sessions(&self) -> HashSet<SessionKey> {
+        self.by_reply.values().map(|line| line.session).collect()
+    }
+
+    fn park(&mut self, id: Parked, to: ReplyTo) {
+        let key = id.0;
+        if self.parked.insert(id, to).is_none() {
+            *self.parked_of.entry(key).or_default() += 1;
+        }
+    }
+
+    fn unpark(&mut self, id: &Parked) {
+        if self.parked.remove(id).is_none() {
+            return;
+        }
+        if let Some(count) = self.parked_of.get_mut(&id.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.parked_of.remove(&id.0);
+            }
+        }
+    }
+
+    /// Requests of a session that no upstream knows of.
+    pub(super) fn parked_of(&self, key: SessionKey) -> usize {
+        self.parked_of.get(&key).copied().unwrap_or_default()
+    }
+
+    #[cfg(test)]
+    pub(super) fn parked(&self) -> usize {
+        self.parked.len().max(self.parked_of.len())
     }
 }
 
@@ -191,6 +237,9 @@ impl Joined {
         local: &Local,
         incoming: &Incoming<'_>,
     ) -> Step<InFlight> {
+        if self.is_held(incoming) {
+            return twice();
+        }
         let Some(hooks) = &local.settings.hooks else {
             return self.dispatch(local, incoming);
         };
@@ -206,26 +255,31 @@ impl Joined {
         let Some(line) = self.line(local, hooks, incoming) else {
             return incoming.failed(Reason::SessionEnded);
         };
-        if self.is_held(incoming) {
-            return Step::Refused(reply::error(
-                None,
-                reply::INVALID_REQUEST,
-                "The id of this request is in flight already in this session",
-            ));
-        }
         let to = incoming.reply_to;
         let point = before(method).filter(|point| hooks.chain.wants(*point));
-        if let Some(point) = point
-            && hooks.chain.is_quick(point)
-        {
-            return self.quickly_past(local, hooks, point, line, incoming);
-        }
-        self.lines.borrow_mut().by_reply.insert(to, line);
-        let Some(point) = point else {
+        let (Some(point), Some(params)) = (point, incoming.envelope.params) else {
+            // There is nothing to be shown yet.
+            self.lines.borrow_mut().by_reply.insert(to, line);
             return self.go_on(local, incoming);
         };
-        let id = (incoming.key, incoming.raw_id().into());
-        self.lines.borrow_mut().parked.insert(id, to);
+        if hooks.chain.is_quick(point) {
+            return self.quickly_past(local, hooks, point, line, incoming, params);
+        }
+        if self.ground.is_waiting_full() {
+            return incoming.failed(Reason::Overloaded);
+        }
+        let legs = match self.sessions.borrow().get(incoming.key) {
+            Some(session) => session.legs.clone(),
+            None => return incoming.failed(Reason::SessionEnded),
+        };
+        if let Err(step) = self.may_begin(local, &legs, None, incoming) {
+            return step;
+        }
+        {
+            let mut lines = self.lines.borrow_mut();
+            lines.park(line.parked_as(), to);
+            lines.by_reply.insert(to, line);
+        }
         let text = incoming.text.to_vec();
         if !self.ask(hooks, to, point, Waiting::Request(text)) {
             self.forget(to);
@@ -233,7 +287,8 @@ impl Joined {
         }
         Step::InFlight {
             id: InFlight::Held(to),
-            may_stream: has_token,
+            // At an upstream of the session's own anything may come before the answer.
+            may_stream: has_token || local.seats.iter().any(|seat| seat.shard.is_private()),
         }
     }
 
@@ -244,10 +299,8 @@ impl Joined {
         point: Point,
         mut line: Line,
         incoming: &Incoming<'_>,
+        params: Span,
     ) -> Step<InFlight> {
-        let Some(params) = incoming.envelope.params else {
-            return self.dispatch(local, incoming);
-        };
         let outcome = hooks.chain.run_here(Job {
             point,
             call: line.context.clone(),
@@ -287,12 +340,8 @@ impl Joined {
             self.forget(incoming.reply_to);
             return Step::Answer(denied(incoming.raw_id(), &unusable(), true));
         };
-        // The id is that of the client's request, and the method as well.
-        let Some(id) = envelope
-            .id
-            .filter(|id| id.span.of(text) == incoming.raw_id())
-            .filter(|_| envelope.method == incoming.envelope.method)
-        else {
+        let before = (incoming.envelope, incoming.text);
+        let Some(id) = envelope.id.filter(|_| is_same(before, (&envelope, text))) else {
             self.forget(incoming.reply_to);
             return Step::Answer(denied(incoming.raw_id(), &unusable(), true));
         };
@@ -311,9 +360,22 @@ impl Joined {
         let step = self.dispatch(local, incoming);
         let to = incoming.reply_to;
         match step {
+            // Nothing of a list is shown.
+            Step::InFlight {
+                id: InFlight::Gathering(_),
+                ..
+            } => {
+                self.forget(to);
+                step
+            }
             Step::InFlight { id, may_stream } => {
                 if let Some(line) = self.lines.borrow_mut().by_reply.get_mut(&to) {
                     line.in_flight = Some(id);
+                    // Of a request that was written anew it may be another one.
+                    if let InFlight::Call { seat, .. } = id {
+                        let place = local.place(seat);
+                        line.context.upstream = place.map(|place| local.name(place).into());
+                    }
                 }
                 Step::InFlight {
                     id: InFlight::Held(to),
@@ -343,12 +405,16 @@ impl Joined {
             "prompts/get" => Kind::Prompt,
             _ => Kind::Resource,
         };
-        let target = local.settings.naming.resolve(kind, &name);
+        let naming = &local.settings.naming;
+        let target = match method {
+            "tasks/result" => naming.task(&name),
+            _ => naming.resolve(kind, &name),
+        };
         let upstream = target.map(|target| Arc::from(local.name(target.upstream)));
         Some(Line {
             session: incoming.key,
             session_id: session.id,
-            client_id: incoming.raw_id().into(),
+            client_id: ClientId::read(incoming.id, incoming.text),
             context: CallContext {
                 route: local.route.clone(),
                 upstream,
@@ -376,8 +442,13 @@ impl Joined {
     /// Whether a request of the session under this id waits for a verdict or for an answer.
     fn is_held(&self, incoming: &Incoming<'_>) -> bool {
         let lines = self.lines.borrow();
-        let parked = &lines.parked;
-        !parked.is_empty() && parked.contains_key(&(incoming.key, incoming.raw_id().into()))
+        if lines.parked.is_empty() {
+            return false;
+        }
+        let id = ClientId::read(incoming.id, incoming.text);
+        lines
+            .parked
+            .contains_key(&(incoming.key, id.value().into()))
     }
 
     /// Shows a message to the hooks, on a thread of theirs. False if they take no more.
@@ -388,10 +459,14 @@ impl Joined {
         let Some(shown) = waiting.shown() else {
             return false;
         };
+        if !self.ground.owes_one_more() {
+            return false;
+        }
         let mut lines = self.lines.borrow_mut();
         lines.next_number += 1;
         let number = lines.next_number;
         let Some(line) = lines.by_reply.get_mut(&to) else {
+            self.ground.owes_one_less();
             return false;
         };
         let route = line.context.route.clone();
@@ -419,6 +494,7 @@ impl Joined {
                 true
             }
             Err(full) => {
+                self.ground.owes_one_less();
                 line.state = Some(full.0.state);
                 line.asked = None;
                 false
@@ -459,7 +535,11 @@ impl Joined {
         match spoken {
             Spoken::Pass(Waiting::Request(text)) => self.resume(local, to, &text),
             Spoken::Pass(Waiting::Progress(text)) => self.stream(to, &text),
-            Spoken::Pass(Waiting::Answer(text, _) | Waiting::Last(text)) => self.finish(to, &text),
+            Spoken::Pass(Waiting::Answer(text, _) | Waiting::Last(text)) => {
+                if !self.finish(to, &text) {
+                    self.ground.counters.dropped(DropReason::ClientGone);
+                }
+            }
             Spoken::Denied(Waiting::Progress(_), ..) => {
                 self.ground.counters.dropped(DropReason::Hook);
             }
@@ -468,7 +548,7 @@ impl Joined {
                     Some(line) => line.client_id.clone(),
                     None => return,
                 };
-                self.finish(to, &denied(&id, &denial, is_failure));
+                self.finish(to, &denied(id.raw(), &denial, is_failure));
             }
         }
     }
@@ -476,26 +556,32 @@ impl Joined {
     /// A request that was held goes on.
     fn resume(self: &Rc<Self>, local: &Local, to: ReplyTo, text: &[u8]) {
         let known = {
-            let lines = self.lines.borrow();
+            let mut lines = self.lines.borrow_mut();
             let line = lines.by_reply.get(&to);
-            line.map(|line| (line.session, line.session_id, line.client_id.clone()))
+            let known = line.map(|line| {
+                let id = line.client_id.clone();
+                (line.session, line.session_id, id, line.parked_as())
+            });
+            known.map(|(key, id, client_id, parked)| {
+                lines.unpark(&parked);
+                (key, id, client_id)
+            })
         };
         let Some((key, id, client_id)) = known else {
             return;
         };
-        let parked = (key, client_id.clone());
-        self.lines.borrow_mut().parked.remove(&parked);
+        let client_id = client_id.raw();
         if self.sessions.borrow().still(key, id).is_none() {
-            let message = reply::failure(Some(&client_id), Reason::SessionEnded);
+            let message = reply::failure(Some(client_id), Reason::SessionEnded);
             self.finish(to, &message);
             return;
         }
         let Ok(envelope) = scan::scan(text) else {
-            self.finish(to, &denied(&client_id, &unusable(), true));
+            self.finish(to, &denied(client_id, &unusable(), true));
             return;
         };
-        let Some(field) = envelope.id.filter(|id| *id.span.of(text) == *client_id) else {
-            self.finish(to, &denied(&client_id, &unusable(), true));
+        let Some(field) = envelope.id.filter(|id| id.span.of(text) == client_id) else {
+            self.finish(to, &denied(client_id, &unusable(), true));
             return;
         };
         let incoming = Incoming {
@@ -510,7 +596,9 @@ impl Joined {
             Step::Answer(message) | Step::Failed(_, message) => {
                 self.ground.respond(to, 200, &message);
             }
-            Step::Refused(message) => self.ground.respond(to, 400, &message),
+            Step::Refused(message) => {
+                self.ground.respond(to, 400, &message);
+            }
         }
     }
 
@@ -525,28 +613,28 @@ impl Joined {
         self.ground.count_streamed(streamed);
     }
 
-    /// The last message of a call goes to its client.
-    fn finish(&self, to: ReplyTo, message: &[u8]) {
+    /// The last message of a call goes to its client. False if the client is gone.
+    fn finish(&self, to: ReplyTo, message: &[u8]) -> bool {
         self.forget(to);
-        self.ground.respond(to, 200, message);
+        self.ground.respond(to, 200, message)
     }
 
     /// Nothing more of this call is shown to the hooks.
     fn forget(&self, to: ReplyTo) {
         let mut lines = self.lines.borrow_mut();
         if let Some(line) = lines.by_reply.remove(&to) {
-            if line.in_flight.is_none() {
-                let id = (line.session, line.client_id.clone());
-                if lines.parked.get(&id) == Some(&to) {
-                    lines.parked.remove(&id);
-                }
+            let id = line.parked_as();
+            if lines.parked.get(&id) == Some(&to) {
+                lines.unpark(&id);
             }
             let waiting = line.waiting.iter().map(Waiting::bytes).sum::<usize>();
             let asked = line.asked.as_ref().map_or(0, Waiting::bytes);
             lines.bytes -= waiting + asked;
+            let is_asked = matches!(line.asked, Some(Waiting::Progress(_)));
+            let progress = line.progress + usize::from(is_asked);
             self.ground
                 .counters
-                .dropped_many(DropReason::SlowReader, line.progress);
+                .dropped_many(DropReason::SlowReader, progress);
         }
     }
 
@@ -556,10 +644,24 @@ impl Joined {
         let mut dropped = 0;
         let hooks = {
             let mut lines = self.lines.borrow_mut();
+            // What waits for hooks and for upstreams has half of the budget together.
+            let room = self.ground.config.buffered_bytes_max / 2;
+            let is_full = lines.bytes + waiting.bytes() > room;
             let Some(line) = lines.by_reply.get_mut(&to) else {
                 return false;
             };
             if line.asked.is_some() || !line.waiting.is_empty() {
+                let waiting = match waiting {
+                    Waiting::Progress(_) if is_full => {
+                        self.ground.counters.dropped(DropReason::SlowReader);
+                        return true;
+                    }
+                    Waiting::Answer(..) | Waiting::Last(_) if is_full => {
+                        let id = Some(line.client_id.raw());
+                        Waiting::Last(reply::failure(id, Reason::Overloaded))
+                    }
+                    waiting => waiting,
+                };
                 let bytes = waiting.bytes();
                 let mut freed = 0;
                 if matches!(waiting, Waiting::Progress(_)) {
@@ -644,7 +746,7 @@ impl Joined {
             Some(line) => line.client_id.clone(),
             None => return,
         };
-        self.finish(to, &reply::failure(Some(&id), reason));
+        self.finish(to, &reply::failure(Some(id.raw()), reason));
     }
 
     /// What waited behind a message has its turn.
@@ -679,8 +781,15 @@ impl Joined {
         to: ReplyTo,
         write: impl FnOnce() -> Vec<u8>,
     ) -> bool {
-        if !self.is_looked_at(to) {
-            return false;
+        {
+            let mut lines = self.lines.borrow_mut();
+            let Some(line) = lines.by_reply.get_mut(&to) else {
+                return false;
+            };
+            // The upstream knows this call no longer, but its client does.
+            line.in_flight = None;
+            let id = line.parked_as();
+            lines.park(id, to);
         }
         let message = write();
         let waiting = match scan::scan(&message).ok().and_then(|known| known.result) {
@@ -761,21 +870,21 @@ impl Joined {
     }
 
     /// A client cancels a request that waits for a verdict. True if there was one.
-    pub(super) fn cancel_held(&self, key: SessionKey, client_id: &[u8]) -> bool {
-        let held = self
-            .lines
-            .borrow()
-            .parked
-            .get(&(key, client_id.into()))
-            .copied();
-        let Some(to) = held else { return false };
+    pub(super) fn cancel_held(&self, key: SessionKey, client_id: &ClientId) -> bool {
+        let known = {
+            let lines = self.lines.borrow();
+            let held = lines.parked.get(&(key, client_id.value().into()));
+            held.and_then(|to| Some((*to, lines.by_reply.get(to)?.client_id.clone())))
+        };
+        let Some((to, id)) = known else { return false };
         self.forget(to);
-        let error = reply::failure(Some(client_id), Reason::Cancelled);
+        let error = reply::failure(Some(id.raw()), Reason::Cancelled);
         self.ground.cancel(to, error);
         true
     }
 
-    /// A session ends: what waits for a verdict is answered.
+    /// A session has ended, and what it had in flight upstream is answered: so is what waits
+    /// for a verdict now.
     pub(super) fn end_held(&self, key: SessionKey) {
         let held: Vec<_> = {
             let lines = self.lines.borrow();
@@ -785,7 +894,7 @@ impl Joined {
                 .collect()
         };
         for (to, id) in held {
-            self.finish(to, &reply::failure(Some(&id), Reason::SessionEnded));
+            self.finish(to, &reply::failure(Some(id.raw()), Reason::SessionEnded));
         }
     }
 
@@ -809,23 +918,12 @@ fn spoken(waiting: Waiting, verdict: Verdict, is_failure: bool) -> Spoken {
     let text = replaced(waiting.text(), shown, &with);
     let before = scan::scan(waiting.text()).ok();
     let after = scan::scan(&text).ok();
-    let is_same = match (&before, &after) {
-        (Some(before), Some(after)) => {
-            let id = |envelope: &scan::Envelope<'_>, text: &[u8]| {
-                envelope.id.map(|id| id.span.of(text).to_vec())
-            };
-            let token = |envelope: &scan::Envelope<'_>, text: &[u8]| {
-                envelope.progress_token.map(|it| it.span.of(text).to_vec())
-            };
-            before.kind == after.kind
-                && before.method == after.method
-                && id(before, waiting.text()) == id(after, &text)
-                && token(before, waiting.text()) == token(after, &text)
-        }
+    let is_still = match (&before, &after) {
+        (Some(before), Some(after)) => is_same((before, waiting.text()), (after, &text)),
         _ => false,
     };
     let result = after.and_then(|after| after.result);
-    if !is_same {
+    if !is_still {
         return Spoken::Denied(waiting, unusable(), true);
     }
     Spoken::Pass(match (waiting, result) {
@@ -834,6 +932,21 @@ fn spoken(waiting: Waiting, verdict: Verdict, is_failure: bool) -> Spoken {
         (Waiting::Answer(..), Some(result)) => Waiting::Answer(text, result),
         (Waiting::Answer(..) | Waiting::Last(_), _) => Waiting::Last(text),
     })
+}
+
+/// Whether a message that was written anew is of the same call still.
+fn is_same(before: (&Envelope<'_>, &[u8]), after: (&Envelope<'_>, &[u8])) -> bool {
+    let said = |field: fn(&Envelope<'_>) -> Option<Field>| {
+        let of = |(envelope, text): (&Envelope<'_>, &[u8])| {
+            field(envelope).map(|field| field.span.of(text).to_vec())
+        };
+        of(before) == of(after)
+    };
+    before.0.kind == after.0.kind
+        && before.0.method == after.0.method
+        && said(|envelope| envelope.id)
+        && said(|envelope| envelope.progress_token)
+        && said(|envelope| envelope.meta_progress_token)
 }
 
 fn replaced(text: &[u8], span: Span, with: &[u8]) -> Vec<u8> {

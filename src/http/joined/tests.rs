@@ -4,6 +4,7 @@
 
 mod calls;
 mod endings;
+mod hooks;
 mod lists;
 mod opening;
 mod reload;
@@ -14,10 +15,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
+use crossbeam_channel::Receiver;
 use serde_json::{Value, json};
 
-use super::{Joined, PendingJoin, RouteSettings, Seat, UpstreamSettings};
+use super::{HookAnswer, Hooks, Joined, PendingJoin, RouteSettings, Seat, UpstreamSettings};
 use crate::http::connections::{ConnectionKey, Delivery, Form, Wake};
 use crate::http::ground::{FaceConfig, Ground, ResponseMode};
 use crate::http::policy::Policy;
@@ -49,6 +52,9 @@ const EVERYTHING: Offer = Offer {
 
 /// What a server of the bench can do, unless a test says otherwise.
 const ABILITIES: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true},"completions":{},"logging":{},"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}}"#;
+
+/// How long a wait for another thread may take before it counts as a hang.
+const HANG: Duration = Duration::from_secs(60);
 
 /// Longer than any time-out of the bench, milliseconds.
 const LONG: u64 = 100_000_000;
@@ -431,6 +437,11 @@ struct Bench {
     connections: RefCell<Vec<ConnectionKey>>,
     next_seat: u32,
     next_session: RefCell<u32>,
+    calls_max: usize,
+    session_calls_max: usize,
+    hooks: Option<Hooks>,
+    /// From the threads of the hooks.
+    verdicts: Option<Receiver<HookAnswer>>,
 }
 
 impl Drop for Bench {
@@ -446,6 +457,7 @@ const LIMITS: SessionLimits = SessionLimits {
     ttl_ms: 10_000_000,
     unused_ms: 5_000_000,
     calls_max: 10_000,
+    subscriptions_max: 10_000,
 };
 
 impl Bench {
@@ -472,7 +484,7 @@ impl Bench {
             response_mode: ResponseMode::Auto,
             body_bytes_max: 1 << 20,
             id_bytes_max: 1_000,
-            connections_max: 1_000,
+            connections_max: 20_000,
             header_timeout_ms: LONG,
             body_timeout_ms: LONG,
             idle_timeout_ms: LONG,
@@ -493,6 +505,10 @@ impl Bench {
             connections: RefCell::default(),
             next_seat: 1,
             next_session: RefCell::default(),
+            calls_max: 60,
+            session_calls_max: LIMITS.calls_max,
+            hooks: None,
+            verdicts: None,
         };
         bench.configure(upstreams);
         bench
@@ -510,7 +526,10 @@ impl Bench {
             self.servers.push(server);
         }
         let seats = self.servers.iter().map(|server| server.seat.clone());
-        let settings = settings(upstreams, &[]);
+        let mut settings = settings(upstreams, &[]);
+        let own = Arc::get_mut(&mut settings).expect("ours");
+        own.hooks = self.hooks.clone();
+        own.limits.calls_max = self.session_calls_max;
         self.joined.configure(settings, seats.collect());
         for server in &before {
             server.settle();
@@ -523,12 +542,12 @@ impl Bench {
     fn server_of(&mut self, up: &Up) -> Rc<Server> {
         let limits = ShardLimits {
             sessions_max: 30,
-            calls_max: 60,
-            calls_per_session_max: 20,
+            calls_max: self.calls_max,
+            calls_per_session_max: self.calls_max.div_ceil(3),
             subscriptions_per_session_max: 4,
             tasks_per_session_max: 4,
             uri_bytes_max: 200,
-            waiting_bytes_max: 200_000,
+            waiting_bytes_max: 200_000 * self.calls_max / 60,
             request_timeout_ms: LONG / 10,
             request_timeout_max_ms: LONG / 10,
             session_ttl_ms: LONG * 10,
@@ -633,6 +652,20 @@ impl Bench {
             panic!("{got:?}");
         };
         (session, message.clone())
+    }
+
+    /// Takes the next verdict of the hooks' threads.
+    fn verdict(&self) {
+        let verdicts = self.verdicts.as_ref().expect("hooks");
+        let answer = verdicts.recv_timeout(HANG).expect("a verdict");
+        self.ground.hook_answered(answer);
+    }
+
+    /// Takes all that are owed.
+    fn verdicts(&self) {
+        while self.ground.verdicts_owed() > 0 {
+            self.verdict();
+        }
     }
 
     /// Sessions of servers are numbered.
@@ -900,6 +933,8 @@ impl Bench {
     fn is_quiet(&self) {
         assert_eq!(self.joined.gatherings.borrow().len(), 0, "gatherings");
         assert_eq!(self.joined.waiting_bytes(), 0, "bytes of gatherings");
+        assert_eq!(self.joined.held(), 0, "calls with the hooks");
+        assert_eq!(self.joined.lines.borrow().parked(), 0, "parked requests");
         assert_eq!(self.joined.joins.borrow().len(), 0, "joins");
         assert_eq!(self.joined.waiting(), 0, "what several are asked");
         for key in self.joined.sessions.borrow().keys() {
@@ -937,6 +972,7 @@ impl Bench {
             }
             server.notes();
         }
+        self.verdicts();
         // What no session waits for any more is forgotten when its turn comes.
         self.tick();
         self.is_quiet();

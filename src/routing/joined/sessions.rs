@@ -85,6 +85,8 @@ pub struct SessionLimits {
     pub unused_ms: u64,
     /// Calls in flight of one session, at all upstreams together.
     pub calls_max: usize,
+    /// Subscriptions of one session, at all upstreams together.
+    pub subscriptions_max: usize,
 }
 
 /// The sessions of a route on one shard.
@@ -289,6 +291,7 @@ mod tests {
             ttl_ms: 100_000,
             unused_ms: 50_000,
             calls_max: 10,
+            subscriptions_max: 10,
         };
         JoinedSessions::new(
             limits,

@@ -340,7 +340,7 @@ impl Fields {
                 let Ok(name) = checked_name(name) else {
                     return false;
                 };
-                if false {
+                if self.added_names.iter().any(|added| **added == *name) {
                     return false;
                 }
                 push_line(out, &name, value);

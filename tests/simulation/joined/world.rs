@@ -332,6 +332,7 @@ fn settings(naming: Vec<UpstreamNaming>, upstreams: Vec<UpstreamSettings>) -> Ar
             ttl_ms: LONG,
             unused_ms: LONG,
             calls_max: 10_000,
+            subscriptions_max: 10_000,
         },
         cursor_key: [7; 32],
         hooks: None,
