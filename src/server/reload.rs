@@ -227,18 +227,20 @@ impl ConfigInForce {
         Serves::Routes(routes.collect())
     }
 
-    /// Without the upstreams that the file requires nothing starts. One that comes later is not
-    /// as vital: what is served goes on.
+    /// Without the upstreams that the file requires nothing starts.
     pub(super) fn mark_vital(&self, upstreams: &mut [Upstream]) {
-        let Some(file) = &self.file else { return };
-        for (route, in_force) in file.routes.iter().zip(&self.routes) {
-            for (upstream, placed) in route.upstreams.iter().zip(&in_force.upstreams) {
-                let mut all = upstreams.iter_mut();
-                if let Some(known) = all.find(|it| it.identity.seat == placed.seat) {
-                    known.is_vital = upstream.required;
-                }
-            }
+        for upstream in upstreams {
+            upstream.is_vital = self.is_required(upstream.identity.seat);
         }
+    }
+
+    fn is_required(&self, seat: SeatId) -> bool {
+        let routes = self.file.iter().flat_map(|file| &file.routes);
+        let mut all = routes.zip(&self.routes).flat_map(|(route, in_force)| {
+            let placed = in_force.upstreams.iter().map(|it| it.seat);
+            route.upstreams.iter().zip(placed)
+        });
+        all.any(|(upstream, placed)| placed == seat && upstream.required)
     }
 
     /// Reads the file again. What is returned stops the servers that are gone.
@@ -272,6 +274,10 @@ impl ConfigInForce {
         match self.prepare(loaded.file, threads) {
             Ok(prepared) => {
                 let stopping = self.put_into_force(prepared, threads, upstreams, status);
+                // One that comes later is not as vital as those of the start: others go on without.
+                for upstream in upstreams {
+                    upstream.is_vital &= self.is_required(upstream.identity.seat);
+                }
                 let now = self.seats();
                 let kept = now.iter().filter(|seat| before.contains(seat)).count();
                 tracing::info!(
