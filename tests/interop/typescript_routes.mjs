@@ -72,10 +72,10 @@ async function connect(at) {
 }
 
 /** Ends a connection and its session, which `mcp-remote` leaves to others. */
-async function end({ client, transport, session }) {
+async function end({ client, transport, session }, at = url) {
   if (!bridged) await transport.terminateSession();
   await client.close();
-  if (bridged) await endSessionElsewhere(session);
+  if (bridged) await endSessionElsewhere(session, at);
 }
 
 function all({ client }, list) {
@@ -130,7 +130,7 @@ await step(name, "one", async () => {
   );
   await progress(connection, tool, 5);
   await progress(connection, tool, 100);
-  await end(connection);
+  await end(connection, routes.oneUrl);
   return { detail: `${tool}: listed; 5 and 100 messages in order, then the result` };
 });
 
