@@ -44,7 +44,27 @@ DEVIATIONS = {}
 
 # The steps that a client has no means for, by client, in all its modes. Its driver leaves
 # them out: one that it reports all the same fails the run.
-NOT_APPLICABLE = {}
+NOT_APPLICABLE = {
+    "inspector-cli": {
+        "progress": "it shows no progress, so one is about the list, the call and its result",
+        "subscribe": "it ends with its one request",
+        "complete": "it has no request for completions",
+        "cancel": "it cancels no request: who interrupts it ends it",
+        "question": "nobody is there who could answer",
+        "close": "it ends without ending its session",
+    },
+    "ai-sdk": {
+        "progress": "it asks for no progress, so one is about the list, the call and its result",
+        "subscribe": "it has no subscriptions",
+        "cancel": "who cancels a call only leaves it, and says nothing to the server",
+    },
+    "chuk-mcp": {
+        "subscribe": "it opens no stream for messages of the server",
+        "cancel": "its message to cancel a call waits for the call's end",
+        "question": "it opens no stream for messages of the server",
+        "close": "it ends without ending its session",
+    },
+}
 
 
 def python(generation, script, *arguments):
@@ -53,6 +73,11 @@ def python(generation, script, *arguments):
 
 def node(*arguments):
     return ["node", str(HERE / arguments[0]), *arguments[1:]]
+
+
+def node_22(*arguments):
+    """With the Node that the client needs, which `install` has brought."""
+    return [str(HERE / "node_modules/.bin/node"), str(HERE / arguments[0]), *arguments[1:]]
 
 
 def rust(*arguments):
@@ -72,6 +97,11 @@ CLIENTS = {
     "rmcp auto": rust("auto"),
     "mcp-remote legacy": node("typescript_routes.mjs", "mcp-remote", "legacy"),
     "mcp-remote auto": node("typescript_routes.mjs", "mcp-remote", "auto"),
+    "inspector-cli legacy": node_22("inspector_routes.mjs", "legacy"),
+    "inspector-cli auto": node_22("inspector_routes.mjs", "auto"),
+    "ai-sdk legacy": node_22("ai_sdk_routes.mjs", "legacy"),
+    "ai-sdk auto": node_22("ai_sdk_routes.mjs", "auto"),
+    "chuk-mcp legacy": python(1, "python/chuk_routes.py", "legacy"),
 }
 
 

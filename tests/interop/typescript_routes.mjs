@@ -21,7 +21,7 @@ import {
 } from "./steps.mjs";
 import { load } from "./typescript_sdk.mjs";
 
-const { asking, known, note, noteText, servers } = routes;
+const { asking, known, note, servers } = routes;
 const [generation, mode] = process.argv.slice(2);
 assert.ok(mode === "legacy" || (mode === "auto" && generation !== "v1"), `no mode ${mode} in ${generation}`);
 const bridged = generation === "mcp-remote";
@@ -112,22 +112,9 @@ async function progress(connection, tool, count) {
   if (!bridged) assert.deepEqual(before, progressOf(count));
 }
 
-async function read({ client }, uri, text) {
-  const { contents } = await client.readResource({ uri });
-  assert.deepEqual(
-    contents.map((content) => [content.uri, content.text]),
-    [[uri, text]],
-  );
-}
-
 await step(name, "one", async () => {
   const connection = await connect(routes.oneUrl);
-  const tool = known(routes.one, "stream_processor");
-  const listed = await all(connection, "tools");
-  assert.ok(
-    listed.some((entry) => entry.name === tool),
-    `${tool} among ${listed.map((entry) => entry.name)}`,
-  );
+  const tool = routes.checkOne(await all(connection, "tools"));
   await progress(connection, tool, 5);
   await progress(connection, tool, 100);
   await end(connection, routes.oneUrl);
@@ -151,64 +138,27 @@ const main = await step(name, "connect", async () => {
 if (!main) process.exit(1);
 const { client } = main;
 
-await step(name, "list", async () => {
-  const counts = [];
-  for (const list of routes.lists) {
-    const entries = await all(main, list);
-    routes.checkList(list, entries);
-    counts.push(`${entries.length} ${list}`);
-  }
-  const pages = main.seen.filter(({ rpc }) => rpc === "tools/list").length;
-  assert.ok(pages > 1, `${pages} page`);
-  return { detail: `${counts.join(", ")}; the tools in ${pages} pages` };
-});
+await step(name, "list", () =>
+  routes.checkLists(
+    (list) => all(main, list),
+    () => main.seen.filter(({ rpc }) => rpc === "tools/list").length,
+  ),
+);
 
-await step(name, "call", async () => {
-  for (const server of servers) {
-    const [tool, given, text] = routes.echoed(server);
-    assert.equal(await call(main, tool, given), text);
-  }
-  await Promise.all(
-    Array.from({ length: 60 }, async (_, n) => {
-      const server = servers[n % servers.length];
-      const message = `${n} ${"x".repeat(n * 17)}`;
-      assert.equal(await call(main, known(server, "echo"), { message }), `${server}: ${message}`);
-    }),
-  );
-  return { detail: "one of each, then 60 at once: each answer of its own server" };
-});
+const called = (tool, given = {}) => sdk.call(client, { name: tool, arguments: given });
+
+await step(name, "call", () => routes.callEach(called, 60));
 
 await step(name, "progress", async () => {
   for (const server of servers) await progress(main, known(server, "stream_processor"), 20);
   return { detail: "20 messages of each, in order and before the result" };
 });
 
-await step(name, "read", async () => {
-  for (const { uri, name: shown } of await all(main, "resources")) {
-    const server = servers.find((of) => shown.startsWith(known(of, "")));
-    await read(main, uri, `${uri.split("/").at(-1)} on the shelf of ${server}`);
-  }
-  for (const { uriTemplate } of await all(main, "resourceTemplates")) {
-    const server = servers.find((of) => uriTemplate.startsWith(known(of, "")));
-    const [, place] = /\/\/(\w+)\//.exec(uriTemplate);
-    await read(main, uriTemplate.replace(/\{\w+\}/, "7"), `7 on the ${place} of ${server}`);
-  }
-  return { detail: "each by its URI from the list, and one of each template" };
-});
+const read = (uri) => client.readResource({ uri });
 
-await step(name, "embedded", async () => {
-  for (const server of servers) {
-    const { messages } = await client.getPrompt({ name: known(server, "brief") });
-    const { resource } = messages[0].content;
-    assert.deepEqual([resource.uri, resource.text], [note(server), noteText(server)]);
-    await read(main, resource.uri, resource.text);
-    const { content } = await sdk.call(client, { name: known(server, "cite"), arguments: {} });
-    const [link, held] = content;
-    assert.deepEqual([link.type, link.uri, held.resource.uri], ["resource_link", note(server), note(server)]);
-    await read(main, link.uri, noteText(server));
-  }
-  return { detail: "read by the URI in a prompt, and by that of a link in a result" };
-});
+await step(name, "read", () => routes.readListed((list) => all(main, list), read));
+
+await step(name, "embedded", () => routes.readEmbedded((prompt) => client.getPrompt({ name: prompt }), called, read));
 
 await step(name, "subscribe", async () => {
   await streamOpen(main);
@@ -230,15 +180,7 @@ await step(name, "subscribe", async () => {
   return { detail: "told under the public URI of each, nobody told before and after" };
 });
 
-await step(name, "complete", async () => {
-  for (const server of servers) {
-    for (const [ref, values] of routes.completions(server)) {
-      const { completion } = await client.complete({ ref, argument: { name: "name", value: "a" } });
-      assert.deepEqual(completion.values, values);
-    }
-  }
-  return { detail: "an argument of a prompt and a variable of a template of each" };
-});
+await step(name, "complete", () => routes.completeEach((params) => client.complete(params)));
 
 await step(name, "cancel", async () => {
   const ends = [];
