@@ -1,4 +1,5 @@
-//! Flags to a validated [`Config`]. Nothing else reads flags or the environment.
+//! Flags to a validated [`Config`]. Nothing else reads flags or the environment, but for the
+//! variables that a configuration file names as secrets.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -6,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytesize::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+use crate::config::{Process, RouteLimits};
 use crate::http::ground::{FaceConfig, Pass, ResponseMode};
 use crate::http::policy::{Policy, PolicyError};
 use crate::limits::{CALLS_MAX, SHARDS_MAX};
@@ -18,6 +19,7 @@ use crate::runtime::cores;
 use crate::runtime::driver::{DriverChoice, RingFlags};
 use crate::upstream::child::ServerCommand;
 use crate::upstream::http::address::{Address, AddressError, FieldError, Fields};
+use crate::values::{admin, bytes, connections, duration, listen, path, pin, ring_flags};
 use crate::wire::scan::ID_BYTES_MAX;
 
 /// Ringway: an MCP gateway. Many Streamable HTTP clients in front of one MCP server
@@ -34,9 +36,18 @@ pub enum Command {
     /// (--upstream)
     #[command(
         allow_negative_numbers = true,
-        override_usage = "ringway serve [OPTIONS] -- <COMMAND>...\n       ringway serve [OPTIONS] --upstream <URL>"
+        override_usage = "ringway serve [OPTIONS] -- <COMMAND>...\n       ringway serve [OPTIONS] --upstream <URL>\n       ringway serve --config <FILE>"
     )]
     Serve {
+        /// A configuration file (TOML) of routes and their servers, instead of a command and all
+        /// flags but those of the log
+        #[arg(
+            long,
+            env = "RINGWAY_CONFIG",
+            value_name = "FILE",
+            conflicts_with_all = NOT_BESIDE_CONFIG
+        )]
+        config: Option<PathBuf>,
         #[command(flatten)]
         flags: Box<ServeFlags>,
         #[command(flatten)]
@@ -44,11 +55,17 @@ pub enum Command {
         /// The server's command and its arguments, after `--`
         #[arg(
             last = true,
-            required_unless_present = "upstream",
+            required_unless_present_any = ["upstream", "config"],
             conflicts_with = "upstream",
             value_name = "COMMAND"
         )]
         server: Vec<OsString>,
+    },
+    /// Say what is wrong with a configuration file, and start nothing
+    Check {
+        /// The configuration file
+        #[arg(long, env = "RINGWAY_CONFIG", value_name = "FILE")]
+        config: PathBuf,
     },
     /// Serve the built-in demo MCP server
     #[command(allow_negative_numbers = true)]
@@ -61,6 +78,55 @@ pub enum Command {
     #[command(name = crate::upstream::guard::SUBCOMMAND, hide = true)]
     UpstreamGuard(crate::upstream::guard::GuardArguments),
 }
+
+/// What a configuration file says in place of flags: all of `serve` but those of the log.
+const NOT_BESIDE_CONFIG: [&str; 45] = [
+    "listen",
+    "admin",
+    "path",
+    "allow_origin",
+    "allow_host",
+    "auth_token_file",
+    "on_disconnect",
+    "response_mode",
+    "get_streams",
+    "shards",
+    "hub",
+    "pin",
+    "driver",
+    "uring_flags",
+    "max_body",
+    "max_message",
+    "max_connections",
+    "max_sessions",
+    "max_calls",
+    "max_calls_per_session",
+    "max_subscriptions_per_session",
+    "max_tasks_per_session",
+    "max_uri",
+    "max_id",
+    "max_buffered",
+    "request_timeout",
+    "request_timeout_max",
+    "header_timeout",
+    "body_timeout",
+    "idle_timeout",
+    "write_timeout",
+    "keep_alive",
+    "start_timeout",
+    "drain_timeout",
+    "session_ttl",
+    "session_unused_ttl",
+    "upstream",
+    "share",
+    "upstream_ca",
+    "pass_header",
+    "add_header",
+    "upstream_connections",
+    "upstream_connect_timeout",
+    "upstream_idle_timeout",
+    "server",
+];
 
 /// Where the hub lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -88,7 +154,7 @@ pub enum LogLevel {
     Trace,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Network")]
 pub struct ServeFlags {
     /// Address and port to listen on; port 0 takes a free one
@@ -264,22 +330,20 @@ pub struct ServeFlags {
     #[arg(long, env = "RINGWAY_SESSION_UNUSED_TTL", default_value = "60s", value_parser = duration, value_name = "TIME", help_heading = "Times (like 500ms, 10s, 5m)")]
     session_unused_ttl: Duration,
 
-    /// Form of the log on stderr
-    #[arg(
-        long,
-        env = "RINGWAY_LOG_FORMAT",
-        default_value = "text",
-        help_heading = "Log"
-    )]
-    log_format: LogFormat,
-    /// Least level of the log
-    #[arg(
-        long,
-        env = "RINGWAY_LOG_LEVEL",
-        default_value = "info",
-        help_heading = "Log"
-    )]
-    log_level: LogLevel,
+    #[command(flatten)]
+    pub log: LogFlags,
+}
+
+/// The log. These flags may stand beside a configuration file, and win over it.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Log")]
+pub struct LogFlags {
+    /// Form of the log on stderr [default: text]
+    #[arg(long, env = "RINGWAY_LOG_FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// Least level of the log [default: info]
+    #[arg(long, env = "RINGWAY_LOG_LEVEL")]
+    pub log_level: Option<LogLevel>,
 }
 
 /// A server that is reached over HTTP.
@@ -326,7 +390,7 @@ pub struct HttpFlags {
 }
 
 /// The MCP server behind Ringway.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServerPlace {
     /// A process that speaks on its stdin and stdout.
     Command(ServerCommand),
@@ -334,7 +398,7 @@ pub enum ServerPlace {
 }
 
 /// A server that is reached over HTTP.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HttpServer {
     pub address: Address,
     pub ca: Option<PathBuf>,
@@ -466,41 +530,31 @@ pub enum ConfigError {
     PassShared,
 }
 
+impl ConfigError {
+    /// The flag to be changed, without its dashes.
+    pub fn flag(&self) -> &'static str {
+        let flag = match self {
+            ConfigError::Shards => "--shards",
+            ConfigError::Calls => "--max-calls",
+            ConfigError::Id => "--max-id",
+            ConfigError::Zero(flag) | ConfigError::NoUpstream(flag) => flag,
+            ConfigError::Core(_) => "--pin",
+            ConfigError::Policy(PolicyError::Host(_)) => "--allow-host",
+            ConfigError::Policy(PolicyError::Origin(_)) => "--allow-origin",
+            ConfigError::NoCommand | ConfigError::Upstream(_) => "--upstream",
+            ConfigError::CaWithoutTls => "--upstream-ca",
+            ConfigError::Header(_) => "--add-header",
+            ConfigError::PassShared => "--pass-header",
+        };
+        flag.trim_start_matches('-')
+    }
+}
+
 impl ServeFlags {
     /// Checks the flags against each other and the machine.
     pub fn validate(self, server: ServerPlace) -> Result<Config, ConfigError> {
-        let allowed = cores::allowed();
-        let usable = cores::usable(&allowed);
-        let shards = self
-            .shards
-            .unwrap_or(if usable <= 2 { 1 } else { usable - 1 });
-        if !(1..=SHARDS_MAX).contains(&shards) {
-            return Err(ConfigError::Shards);
-        }
         let is_private = matches!(&server, ServerPlace::Http(http) if !http.is_shared);
-        let hub_is_own = match self.hub {
-            // Sessions with upstreams of their own need no hub.
-            _ if is_private => false,
-            HubChoice::Auto => usable >= 3,
-            HubChoice::Own => true,
-            HubChoice::Shard => false,
-        };
-        self.check_numbers(shards)?;
-        let threads = shards + usize::from(hub_is_own);
-        let cores = assign_cores(&self.pin, threads, usable, &allowed)?;
-        let policy = Policy::new(
-            self.listen.ip().is_loopback(),
-            &self.allow_host,
-            &self.allow_origin,
-        )?;
-        let admin = match self.admin {
-            Admin::Off => None,
-            Admin::At(address) => {
-                let is_loopback = address.ip().is_loopback();
-                Some((address, Policy::new(is_loopback, &self.allow_host, &[])?))
-            }
-        };
-        let limits = self.shard_limits(shards);
+        let process = self.process(!is_private).map_err(first)?;
         let pass = match &server {
             ServerPlace::Http(http) if http.is_shared && http.fields.passes_any() => {
                 return Err(ConfigError::PassShared);
@@ -514,42 +568,124 @@ impl ServeFlags {
             _ => Pass::default(),
         };
         Ok(Config {
+            face: process.face(),
+            path: self.path,
+            pass,
+            token_file: self.auth_token_file,
+            server,
+            listen: process.listen,
+            admin: process.admin,
+            shards: process.shards,
+            hub_is_own: process.hub_is_own,
+            cores: process.cores,
+            driver: process.driver,
+            ring_flags: process.ring_flags,
+            limits: process.limits,
+            line_bytes_max: process.line_bytes_max,
+            start_timeout: process.start_timeout,
+            drain_timeout: process.drain_timeout,
+            log_format: process.log_format,
+            log_level: process.log_level,
+        })
+    }
+
+    /// What the flags say of the process, checked against each other and the machine.
+    /// `needs_hub`: an upstream is shared by sessions; those of their own need no hub.
+    ///
+    /// # Errors
+    /// All that is wrong, at least one.
+    pub fn process(&self, needs_hub: bool) -> Result<Process, Vec<ConfigError>> {
+        let allowed = cores::allowed();
+        let usable = cores::usable(&allowed);
+        let default_shards = if usable <= 2 { 1 } else { usable - 1 };
+        let shards = self.shards.unwrap_or(default_shards);
+        let hub_is_own = match self.hub {
+            _ if !needs_hub => false,
+            HubChoice::Auto => usable >= 3,
+            HubChoice::Own => true,
+            HubChoice::Shard => false,
+        };
+        let mut errors = self.wrong_numbers(shards);
+        // A number of shards out of its range is said; the rest is checked with one in it.
+        let shards = shards.clamp(1, SHARDS_MAX);
+        let threads = shards + usize::from(hub_is_own);
+        let cores = assign_cores(&self.pin, threads, usable, &allowed);
+        let policy = Policy::new(
+            self.listen.ip().is_loopback(),
+            &self.allow_host,
+            &self.allow_origin,
+        );
+        let admin = match self.admin {
+            Admin::Off => Ok(None),
+            Admin::At(address) => {
+                let is_loopback = address.ip().is_loopback();
+                let policy = Policy::new(is_loopback, &self.allow_host, &[]);
+                policy.map(|policy| Some((address, policy)))
+            }
+        };
+        let (cores, policy, admin) = match (cores, policy, admin) {
+            (Ok(cores), Ok(policy), Ok(admin)) if errors.is_empty() => (cores, policy, admin),
+            (cores, policy, _) => {
+                errors.extend(cores.err());
+                errors.extend(policy.err().map(ConfigError::Policy));
+                return Err(errors);
+            }
+        };
+        Ok(Process {
             listen: self.listen,
             admin,
-            token_file: self.auth_token_file,
             shards,
             hub_is_own,
             cores,
             driver: self.driver,
             ring_flags: self.uring_flags,
-            limits,
+            policy,
+            response_mode: self.response_mode,
+            body_bytes_max: self.max_body,
+            id_bytes_max: self.max_id,
+            connections_max: self.max_connections.div_ceil(shards),
+            header_timeout_ms: milliseconds(self.header_timeout),
+            body_timeout_ms: milliseconds(self.body_timeout),
+            idle_timeout_ms: milliseconds(self.idle_timeout),
+            write_timeout_ms: milliseconds(self.write_timeout),
+            buffered_bytes_max: self.max_buffered,
+            cancel_on_disconnect: self.on_disconnect == OnDisconnect::Cancel,
+            get_streams: self.get_streams == Switch::On,
+            keep_alive_ms: milliseconds(self.keep_alive),
+            limits: self.shard_limits(shards),
             line_bytes_max: self.max_message,
             start_timeout: self.start_timeout,
             drain_timeout: self.drain_timeout,
-            log_format: self.log_format,
-            log_level: self.log_level,
-            server,
-            path: self.path,
-            pass,
-            face: FaceConfig {
-                policy,
-                response_mode: self.response_mode,
-                body_bytes_max: self.max_body,
-                id_bytes_max: self.max_id,
-                connections_max: self.max_connections.div_ceil(shards),
-                header_timeout_ms: milliseconds(self.header_timeout),
-                body_timeout_ms: milliseconds(self.body_timeout),
-                idle_timeout_ms: milliseconds(self.idle_timeout),
-                write_timeout_ms: milliseconds(self.write_timeout),
-                buffered_bytes_max: self.max_buffered,
-                cancel_on_disconnect: self.on_disconnect == OnDisconnect::Cancel,
-                get_streams: self.get_streams == Switch::On,
-                keep_alive_ms: milliseconds(self.keep_alive),
-            },
+            log_format: self.log.log_format.unwrap_or(LogFormat::Text),
+            log_level: self.log.log_level.unwrap_or(LogLevel::Info),
         })
     }
 
-    fn check_numbers(&self, shards: usize) -> Result<(), ConfigError> {
+    /// For the server to answer the handshake.
+    pub fn start_timeout(&self) -> Duration {
+        self.start_timeout
+    }
+
+    /// The bounds of a route that says nothing of them.
+    pub fn route_limits(&self) -> RouteLimits {
+        RouteLimits {
+            max_sessions: self.max_sessions,
+            max_calls_per_session: self.max_calls_per_session,
+            max_subscriptions_per_session: self.max_subscriptions_per_session,
+            max_tasks_per_session: self.max_tasks_per_session,
+            request_timeout: self.request_timeout,
+            request_timeout_max: self.request_timeout_max,
+            session_ttl: self.session_ttl,
+            session_unused_ttl: self.session_unused_ttl,
+        }
+    }
+
+    fn wrong_numbers(&self, shards: usize) -> Vec<ConfigError> {
+        let mut errors = Vec::new();
+        let shards_are_wrong = !(1..=SHARDS_MAX).contains(&shards);
+        if shards_are_wrong {
+            errors.push(ConfigError::Shards);
+        }
         for (value, name) in [
             (self.max_body, "--max-body"),
             (self.max_message, "--max-message"),
@@ -566,16 +702,16 @@ impl ServeFlags {
             (self.max_id, "--max-id"),
         ] {
             if value == 0 {
-                return Err(ConfigError::Zero(name));
+                errors.push(ConfigError::Zero(name));
             }
         }
         if self.max_id > ID_BYTES_MAX {
-            return Err(ConfigError::Id);
+            errors.push(ConfigError::Id);
         }
-        if !(1..=CALLS_MAX).contains(&self.max_calls.div_ceil(shards)) {
-            return Err(ConfigError::Calls);
+        if !shards_are_wrong && !(1..=CALLS_MAX).contains(&self.max_calls.div_ceil(shards)) {
+            errors.push(ConfigError::Calls);
         }
-        Ok(())
+        errors
     }
 
     fn shard_limits(&self, shards: usize) -> ShardLimits {
@@ -595,6 +731,12 @@ impl ServeFlags {
             session_unused_ms: milliseconds(self.session_unused_ttl),
         }
     }
+}
+
+/// One sentence is enough for flags.
+fn first(errors: Vec<ConfigError>) -> ConfigError {
+    let first = errors.into_iter().next();
+    first.unwrap_or(ConfigError::Shards)
 }
 
 fn milliseconds(duration: Duration) -> u64 {
@@ -628,94 +770,6 @@ fn assign_cores(
     }
 }
 
-fn listen(text: &str) -> Result<SocketAddr, String> {
-    let expected = "expected an IP address and a port, like 127.0.0.1:8080 or [::1]:8080";
-    text.parse().map_err(|_| expected.to_owned())
-}
-
-fn admin(text: &str) -> Result<Admin, String> {
-    match text {
-        "off" => Ok(Admin::Off),
-        _ => text
-            .parse()
-            .map(Admin::At)
-            .map_err(|_| "expected an address with a port, like 127.0.0.1:9464, or off".to_owned()),
-    }
-}
-
-fn path(text: &str) -> Result<String, String> {
-    let is_path = text.starts_with('/')
-        && text.bytes().all(|byte| byte.is_ascii_graphic())
-        && !text.contains(['?', '#']);
-    match is_path {
-        true => Ok(text.to_owned()),
-        false => Err("a path starts with / and has no query".to_owned()),
-    }
-}
-
-fn bytes(text: &str) -> Result<usize, String> {
-    let size: ByteSize = text
-        .parse()
-        .map_err(|_| "expected bytes, like 4194304 or 4MiB".to_owned())?;
-    // Offsets in a message are 32 bits.
-    match usize::try_from(size.as_u64()) {
-        Ok(size) if size <= 1 << 30 => Ok(size),
-        _ => Err("at most 1GiB".to_owned()),
-    }
-}
-
-fn connections(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count @ 1..=65_536) => Ok(count),
-        _ => Err("a number from 1 to 65536".to_owned()),
-    }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text)
-        .map_err(|_| "expected a time with its unit, like 500ms, 10s or 5m".to_owned())?;
-    match duration {
-        Duration::ZERO => Err("must be above 0".to_owned()),
-        _ => Ok(duration),
-    }
-}
-
-fn pin(text: &str) -> Result<Pin, String> {
-    match text {
-        "auto" => return Ok(Pin::Auto),
-        "off" => return Ok(Pin::Off),
-        _ => {}
-    }
-    let wrong = || "expected auto, off, or a list of cores like 0,2-3".to_owned();
-    let mut list = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let first: usize = first.parse().map_err(|_| wrong())?;
-        let last: usize = last.parse().map_err(|_| wrong())?;
-        if first > last || last > 4_096 {
-            return Err(wrong());
-        }
-        list.extend(first..=last);
-    }
-    Ok(Pin::List(list))
-}
-
-fn ring_flags(text: &str) -> Result<RingFlags, String> {
-    let mut flags = RingFlags::default();
-    for part in text.split(',').filter(|part| *part != "none") {
-        match part {
-            "coop" => flags.coop_taskrun = true,
-            "single" => flags.single_issuer = true,
-            "defer" => flags.defer_taskrun = true,
-            _ => return Err("expected a list of coop, single, defer; or none".to_owned()),
-        }
-    }
-    if flags.defer_taskrun && !flags.single_issuer {
-        return Err("defer needs single".to_owned());
-    }
-    Ok(flags)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -743,6 +797,39 @@ mod tests {
     }
 
     #[test]
+    fn a_configuration_file_stands_alone_but_for_the_log() {
+        use clap::CommandFactory;
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let beside = ["config", "log_format", "log_level", "help"];
+        for argument in serve.get_arguments() {
+            let id = argument.get_id().as_str();
+            let is_listed = NOT_BESIDE_CONFIG.contains(&id);
+            assert_eq!(is_listed, !beside.contains(&id), "{id}");
+        }
+        let parse = |rest: &[&str]| {
+            let words = ["ringway", "serve", "--config", "f"];
+            Cli::try_parse_from(words.iter().chain(rest)).map_err(|error| error.kind())
+        };
+        assert!(parse(&[]).is_ok());
+        assert!(parse(&["--log-level", "warn", "--log-format", "json"]).is_ok());
+        for rest in [
+            &["--listen", "127.0.0.1:1"][..],
+            &["--upstream", "http://h/"],
+            &["--upstream-connections", "1"],
+            &["--path", "/mcp"],
+            &["--", "server"],
+        ] {
+            let refused = parse(rest).unwrap_err();
+            assert_eq!(
+                refused,
+                clap::error::ErrorKind::ArgumentConflict,
+                "{rest:?}"
+            );
+        }
+    }
+
+    #[test]
     fn cores_are_assigned_only_where_there_are_enough() {
         let assign = |pin, threads, usable| assign_cores(pin, threads, usable, &[0, 1, 5]);
         assert_eq!(
@@ -755,20 +842,5 @@ mod tests {
         let list = Pin::List(vec![5, 0]);
         assert_eq!(assign(&list, 3, 3).unwrap(), [Some(5), Some(0), Some(5)]);
         assert!(assign(&Pin::List(vec![7]), 1, 3).is_err());
-    }
-
-    #[test]
-    fn values_are_read_with_their_units() {
-        assert_eq!(bytes("4MiB"), Ok(4 << 20));
-        assert_eq!(bytes("1000"), Ok(1_000));
-        assert!(bytes("2GiB").is_err());
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert!(duration("10").is_err());
-        assert!(duration("0s").is_err());
-        assert_eq!(pin("0,2-3"), Ok(Pin::List(vec![0, 2, 3])));
-        assert!(pin("3-1").is_err());
-        assert!(path("mcp").is_err());
-        assert_eq!(ring_flags("none"), Ok(RingFlags::default()));
-        assert!(ring_flags("defer").is_err());
     }
 }

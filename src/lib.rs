@@ -7,6 +7,7 @@
 
 pub mod admin;
 pub mod cli;
+pub mod config;
 pub mod demo;
 pub mod hooks;
 pub mod http;
@@ -15,4 +16,5 @@ pub mod routing;
 pub mod runtime;
 pub mod server;
 pub mod upstream;
+mod values;
 pub mod wire;

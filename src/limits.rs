@@ -1,6 +1,8 @@
 //! The bounds that are not flags, in one place, each with its reason. Bounds
 //! that users may tune are flags with defaults in `cli`.
 
+use crate::hooks::PoolSettings;
+
 /// Shards at most: the shard takes eight bits of an upstream id, and 0 there
 /// means the hub's own requests.
 pub const SHARDS_MAX: usize = 255;
@@ -232,3 +234,53 @@ pub const LEGS_PER_TICK: usize = 64;
 /// the oldest goes.
 pub const HOOKED_PROGRESS_MAX: usize = 256;
 pub const HOOKED_PROGRESS_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a configuration file at most: thousands of routes would fit.
+pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of a file that holds one secret at most: a header of more would be refused by servers.
+pub const SECRET_BYTES_MAX: u64 = 64 << 10;
+
+/// Routes of a configuration file at most.
+pub const ROUTES_MAX: usize = 64;
+
+/// Upstreams of one route at most: each list asks all of them.
+pub const UPSTREAMS_MAX: usize = 64;
+
+/// Redactions of one route at most: each looks at each text.
+pub const REDACTIONS_MAX: usize = 64;
+
+/// Characters of an upstream's name at most: it is the beginning of many names.
+pub const UPSTREAM_NAME_CHARACTERS: usize = 32;
+
+/// Characters of a public name from which on it is warned of: the interfaces of models that bound
+/// the names of tools do so here.
+pub const PUBLIC_NAME_CHARACTERS: usize = 64;
+
+/// The threads of hooks that are not quick, and what waits for them.
+pub const HOOK_POOL: PoolSettings = PoolSettings {
+    workers: 4,
+    waiting_max: 4_096,
+    waiting_bytes_max: 64 << 20,
+    given_up_max: 64,
+};
+
+/// Verdicts of hooks that wait for a shard: as many as jobs can be accepted.
+pub const HOOK_VERDICTS_MAX: usize = HOOK_POOL.waiting_max + HOOK_POOL.workers + 64;
+
+/// Bytes of what a hook makes of a message at most.
+pub const HOOK_REWRITE_BYTES_MAX: usize = 4 << 20;
+
+/// Patterns of one kind in one list at most: each name is compared with each.
+pub const PATTERNS_MAX: usize = 1_024;
+
+/// Values of one key of a configuration file that is a list of hosts or origins, at most: each
+/// request is compared with each.
+pub const FLAG_VALUES_MAX: usize = 256;
+
+/// Headers at most that an upstream has in one list.
+pub const HEADERS_MAX: usize = 64;
+
+/// Errors of one configuration file that are told at most, and as many warnings: more is for nobody
+/// to read.
+pub const CONFIG_PROBLEMS_MAX: usize = 200;

@@ -1,6 +1,7 @@
 //! The binary: flags in, the server run, one sentence and an exit code out.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use mimalloc::MiMalloc;
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::filter::LevelFilter;
 
-use ringway::cli::{Cli, Command, Config, LogFormat, LogLevel, ServeFlags, ServerPlace};
+use ringway::cli::{Cli, Command, LogFlags, LogFormat, LogLevel, ServeFlags, ServerPlace};
+use ringway::config::{self, ThisMachine};
 use ringway::upstream::child::ServerCommand;
 use ringway::{demo, server, upstream};
 
@@ -23,6 +25,13 @@ const USAGE: u8 = 2;
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve {
+            config: Some(file),
+            flags,
+            ..
+        } => serve_file(&file, &flags.log),
+        Command::Check { config } => check(&config),
+        Command::Serve {
+            config: None,
             flags,
             http,
             server,
@@ -32,6 +41,7 @@ fn main() -> ExitCode {
                 label: program.to_string_lossy().into_owned(),
                 program,
                 arguments: words.collect(),
+                ..ServerCommand::default()
             });
             match (command, http.server()) {
                 (Some(command), Ok(None)) => serve(*flags, ServerPlace::Command(command)),
@@ -45,6 +55,7 @@ fn main() -> ExitCode {
                 label: "ringway demo-server".into(),
                 program: "/proc/self/exe".into(),
                 arguments: vec!["demo-server".into()],
+                ..ServerCommand::default()
             };
             serve(*flags, ServerPlace::Command(command))
         }
@@ -61,7 +72,7 @@ fn serve(flags: ServeFlags, server: ServerPlace) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(USAGE, &error.to_string()),
     };
-    let log = start_log(&config);
+    let log = start_log(config.log_level, config.log_format);
     let outcome = server::run(config);
     // What the log still holds is written before the last sentence.
     drop(log);
@@ -71,24 +82,67 @@ fn serve(flags: ServeFlags, server: ServerPlace) -> ExitCode {
     }
 }
 
-/// Says why the process ends. A reader of our stderr that stalls holds this up
-/// for a second at most.
+/// Serves the routes of a configuration file.
+fn serve_file(path: &Path, flags: &LogFlags) -> ExitCode {
+    let loaded = match config::load(path, &ThisMachine) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            say(&problems.shown(path));
+            return fail(USAGE, "the configuration file cannot be used");
+        }
+    };
+    let process = &loaded.file.process;
+    let log = start_log(
+        flags.log_level.unwrap_or(process.log_level),
+        flags.log_format.unwrap_or(process.log_format),
+    );
+    for warning in &loaded.warnings.0 {
+        tracing::warn!(file = %path.display(), "{warning}");
+    }
+    let outcome = server::run_file(path.to_owned(), loaded.file, Vec::new());
+    drop(log);
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &error.to_string()),
+    }
+}
+
+/// Says on stdout what is wrong with a configuration file.
+fn check(path: &Path) -> ExitCode {
+    let (problems, code) = match config::load(path, &ThisMachine) {
+        Ok(loaded) => (loaded.warnings, 0),
+        Err(problems) => (problems, 1),
+    };
+    let mut text = problems.shown(path);
+    if code == 0 {
+        text.push_str(&format!("{} is right\n", path.display()));
+    }
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::from(code)
+}
+
+/// Says why the process ends.
 fn fail(code: u8, sentence: &str) -> ExitCode {
-    let line = format!("ringway: {sentence}\n");
+    say(&format!("ringway: {sentence}\n"));
+    ExitCode::from(code)
+}
+
+/// Writes text to stderr. A reader of it that stalls holds this up for a second at most.
+fn say(text: &str) {
+    let text = text.to_owned();
     let (done, printed) = mpsc::channel();
     std::thread::spawn(move || {
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        let _ = std::io::stderr().write_all(text.as_bytes());
         let _ = done.send(());
     });
     let _ = printed.recv_timeout(Duration::from_secs(1));
-    ExitCode::from(code)
 }
 
 /// The log goes to stderr through a thread of its own: a reader that stalls
 /// must not stall a shard. Lines over its queue are dropped.
-fn start_log(config: &Config) -> WorkerGuard {
+fn start_log(level: LogLevel, format: LogFormat) -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
-    let level = match config.log_level {
+    let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
@@ -99,7 +153,7 @@ fn start_log(config: &Config) -> WorkerGuard {
         .with_writer(writer)
         .with_max_level(level)
         .with_ansi(false);
-    match config.log_format {
+    match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
     }

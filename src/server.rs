@@ -1,44 +1,53 @@
 //! Start, run, drain, stop: the only place that knows every part. The main
-//! thread leads the life of the server's process, waits for events, and decides
+//! thread leads the lives of the upstreams, waits for events, and decides
 //! how the process ends.
 
 mod bridge;
 mod events;
 mod hub_thread;
+mod life;
 mod listen;
 mod plan;
 mod private;
+mod reload;
+mod routes;
+mod running;
+mod seat;
 mod shard_thread;
 mod status;
 mod upstream;
 
-use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
-use signal_hook::consts::SIGHUP;
+use tracing::Span;
 
-use crate::admin::{self, Readiness};
-use crate::cli::{Config, HttpServer, ServerPlace};
+use crate::admin;
+use crate::cli::{Config, ServerPlace};
+use crate::config;
+use crate::hooks::Hook;
 use crate::http::auth::Tokens;
+use crate::http::policy::Policy;
 use crate::http::token_file::{TokenCell, TokenFile, TokenFileError};
-use crate::limits::{FAREWELL_MS, TICK_MS};
 use crate::routing::hub::OpenError;
-use crate::routing::letters::ToShard;
-use crate::runtime::bell::{Post, PostError};
+use crate::routing::joined::SeatId;
 use crate::runtime::clock;
 use crate::runtime::driver::Driver;
 use crate::upstream::child::StartError;
-use crate::upstream::http::{self, client::UpstreamError};
-use crate::upstream::hub::HubEvent;
+use crate::upstream::http::client::UpstreamError;
 use crate::wire::handshake::Handshake;
 use events::{Event, watch_signals};
-use plan::Plan;
-use status::Status;
-use upstream::{Origin, Upstream};
+use plan::{Threads, ThreadsPlan};
+use reload::ConfigInForce;
+use running::{Mode, Running};
+use seat::{NewSeat, SeatBounds, SeatError, SeatSettings};
+use shard_thread::{RoutePlan, ServicePlan};
+use status::{Serves, Status};
+use upstream::Identity;
 
 /// Why the process ends with an error. Each is one sentence for people.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +89,30 @@ pub enum ServerError {
     Stuck(String),
     #[error("the thread {0} has ended: {1}")]
     Thread(String, String),
+    /// Something of a configuration file. What is wrong is said of its route or upstream.
+    #[error("{about}: {source}")]
+    Of {
+        about: String,
+        source: Box<ServerError>,
+    },
+    #[error("{}", .0.join("; "))]
+    Routes(Vec<String>),
+}
+
+impl From<SeatError> for ServerError {
+    fn from(error: SeatError) -> ServerError {
+        match error {
+            SeatError::Http(error) => ServerError::Upstream(error),
+            SeatError::Mailboxes(source) => ServerError::Setup {
+                what: "the mailboxes",
+                source,
+            },
+            SeatError::Bridge(source) => ServerError::Setup {
+                what: "a thread",
+                source,
+            },
+        }
+    }
 }
 
 fn taken(error: &std::io::Error) -> &'static str {
@@ -91,20 +124,47 @@ fn taken(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Runs until a signal or a failure. The returned error is the reason for exit
-/// code 1.
+/// What every start begins with.
+struct Start {
+    events: Sender<Event>,
+    heard: Receiver<Event>,
+    /// The soft limit on open files as it was, for the servers.
+    open_files: u64,
+    address: SocketAddr,
+    listeners: Vec<TcpListener>,
+}
+
+impl Start {
+    fn new(listen: SocketAddr, shards: usize) -> Result<Start, ServerError> {
+        let open_files = raise_open_files();
+        let (events, heard) = channel();
+        watch_signals(events.clone()).map_err(setup("the signals"))?;
+        let (address, listeners) = listen::listen(listen, shards)?;
+        Ok(Start {
+            events,
+            heard,
+            open_files,
+            address,
+            listeners,
+        })
+    }
+}
+
+fn setup(what: &'static str) -> impl Fn(std::io::Error) -> ServerError {
+    move |source| ServerError::Setup { what, source }
+}
+
+/// Serves one server as it is. Runs until a signal or a failure. The returned error is the
+/// reason for exit code 1.
 pub fn run(mut config: Config) -> Result<(), ServerError> {
     clock::now();
-    let setup = |what| move |source| ServerError::Setup { what, source };
     let tokens = config
         .token_file
         .as_deref()
         .map(TokenFile::open)
         .transpose()?;
-    let open_files = raise_open_files();
-    let (events, heard) = channel();
-    watch_signals(events.clone()).map_err(setup("the signals"))?;
-    let (address, listeners) = listen::listen(config.listen, config.shards)?;
+    let start = Start::new(config.listen, config.shards)?;
+    let address = start.address;
     if tokens.is_none() && !address.ip().is_loopback() {
         tracing::warn!(
             %address,
@@ -125,75 +185,118 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
             _ => "shard",
         },
     };
-    let (start_timeout, drain_timeout) = (config.start_timeout, config.drain_timeout);
-    let place = config.server.clone();
-    let http = match &place {
-        ServerPlace::Http(server) => Some(http_upstream(
-            server,
-            config.line_bytes_max,
-            config.face.buffered_bytes_max,
-        )?),
-        ServerPlace::Command(_) => None,
+    let bounds = SeatBounds {
+        line_bytes_max: config.line_bytes_max,
+        buffered_bytes_max: config.face.buffered_bytes_max,
+        get_streams: config.face.get_streams,
+        open_files: start.open_files,
+    };
+    let settings = SeatSettings {
+        place: config.server,
+        limits: config.limits,
+        start_timeout: config.start_timeout,
     };
     let admin = config.admin.take();
-    let (plan, posts) = Plan::new(config, tokens, listeners, events.clone(), http.clone())
-        .map_err(setup("the mailboxes"))?;
-    let threads = plan.threads();
-    let status = Status::new(
-        posts.shard_counters,
-        posts.hub_counters,
-        posts.http_counters,
-    );
-    if let Some((address, policy)) = admin {
-        let failed = |source| ServerError::Admin { address, source };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        admin::start(listener, policy, status.clone()).map_err(failed)?;
-        tracing::info!(%address, "admin listener");
-    }
-    let origin = match (place, posts.bridge) {
-        (ServerPlace::Command(command), _) => Origin::Command(command),
-        (ServerPlace::Http(server), Some(bridge)) => {
-            Origin::Bridge(server.address.to_string(), bridge)
-        }
-        (ServerPlace::Http(server), None) => Origin::Elsewhere(server.address.to_string()),
+    let plan = ThreadsPlan {
+        hub_is_own: config.hub_is_own,
+        cores: config.cores,
+        driver: config.driver,
+        ring_flags: config.ring_flags,
+        face: config.face,
+        listeners: start.listeners,
     };
-    let upstream = Upstream::new(origin, open_files, start_timeout, events, posts.hub);
-    let mut running = Running {
-        heard,
-        upstream,
+    let mut threads = Threads::new(plan, start.events.clone()).map_err(setup("the mailboxes"))?;
+    let identity = Identity {
+        seat: SeatId::ONLY,
+        names: None,
+        span: Span::none(),
+    };
+    let counters = threads.counters().to_vec();
+    let seat = NewSeat::new(identity, settings, &bounds, &threads, Some(&counters))?;
+    let status = Status::new(counters, Serves::One(seat.status.clone()));
+    start_admin(admin, &status)?;
+    let handles = threads.start().map_err(setup("a thread"))?;
+    let mut upstream = seat.add(&bounds, &threads, &start.events);
+    upstream.is_vital = true;
+    let routes = [RoutePlan {
+        name: String::new(),
+        path: config.path,
+        tokens,
+        service: ServicePlan::Plain(SeatId::ONLY),
+    }];
+    threads.set_routes(&routes.into(), &config.pass);
+    let mode = Mode::One { banner };
+    let running = Running::new(
+        start.heard,
+        vec![upstream],
+        threads,
         status,
-        shards: posts.shards,
-        start_timeout,
-        drain_timeout,
-        process_end: None,
-        deferred: VecDeque::new(),
-    };
-    running.upstream.start(clock::now())?;
-    running.status.count_start();
-    let handles = plan.start().map_err(setup("a thread"))?;
-    let opened = running.open(threads);
-    let outcome = match opened {
-        Ok(Some((driver, handshake))) => {
-            let place = running.upstream.name();
-            print_line(banner.line(driver, handshake.as_deref(), &place));
-            let outcome = running.serve();
-            running.stop();
-            outcome
-        }
-        Ok(None) => {
-            running.stop();
-            Ok(())
-        }
-        Err(error) => {
-            // Nothing was served yet: there is nothing to wait for.
-            running.upstream.end();
-            running.upstream.wait_for_stderr();
-            Err(error)
-        }
-    };
+        config.drain_timeout,
+        mode,
+    );
+    let outcome = running.run();
     drop(handles);
     outcome
+}
+
+/// Serves the routes of a configuration file, which is read again when a SIGHUP asks for it.
+/// Runs until a signal or a failure. The returned error is the reason for exit code 1.
+pub fn run_file(
+    path: PathBuf,
+    file: config::File,
+    hooks: Vec<Arc<dyn Hook>>,
+) -> Result<(), ServerError> {
+    clock::now();
+    let process = file.process.clone();
+    let start = Start::new(process.listen, process.shards)?;
+    let bounds = SeatBounds {
+        line_bytes_max: process.line_bytes_max,
+        buffered_bytes_max: process.buffered_bytes_max,
+        get_streams: process.get_streams,
+        open_files: start.open_files,
+    };
+    let plan = ThreadsPlan {
+        hub_is_own: process.hub_is_own,
+        cores: process.cores.clone(),
+        driver: process.driver,
+        ring_flags: process.ring_flags,
+        face: process.face(),
+        listeners: start.listeners,
+    };
+    let mut threads = Threads::new(plan, start.events.clone()).map_err(setup("the mailboxes"))?;
+    let status = Status::new(threads.counters().to_vec(), Serves::Routes(Vec::new()));
+    let drain_timeout = process.drain_timeout;
+    let admin = process.admin.clone();
+    let mut in_force =
+        ConfigInForce::new(path, process, bounds, start.address, start.events, hooks);
+    let prepared = in_force
+        .prepare(file, &threads)
+        .map_err(ServerError::Routes)?;
+    start_admin(admin, &status)?;
+    let handles = threads.start().map_err(setup("a thread"))?;
+    let mut upstreams = Vec::new();
+    in_force.put_into_force(prepared, &threads, &mut upstreams, &status);
+    in_force.mark_vital(&mut upstreams);
+    let mode = Mode::Routes(Box::new(in_force));
+    let running = Running::new(start.heard, upstreams, threads, status, drain_timeout, mode);
+    let outcome = running.run();
+    drop(handles);
+    outcome
+}
+
+fn start_admin(
+    admin: Option<(SocketAddr, Policy)>,
+    status: &Arc<Status>,
+) -> Result<(), ServerError> {
+    let Some((address, policy)) = admin else {
+        return Ok(());
+    };
+    let failed = |source| ServerError::Admin { address, source };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    admin::start(listener, policy, status.clone()).map_err(failed)?;
+    tracing::info!(%address, "admin listener");
+    Ok(())
 }
 
 /// The tokens in force, kept up with their file.
@@ -247,293 +350,6 @@ fn print_line(line: String) {
     if let Err(error) = printing {
         tracing::warn!(%error, "cannot print the start-up line");
     }
-}
-
-/// How the threads run, and the first handshake, where there is one.
-type Opened = (Driver, Option<Arc<Handshake>>);
-
-/// What all threads know of a server that is reached over HTTP.
-fn http_upstream(
-    server: &HttpServer,
-    message_bytes_max: usize,
-    buffered_bytes_max: usize,
-) -> Result<Arc<http::Upstream>, UpstreamError> {
-    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let settings = http::Settings {
-        connections_max: server.connections_max,
-        connect_timeout_ms: milliseconds(server.connect_timeout),
-        idle_ms: milliseconds(server.idle_timeout),
-        message_bytes_max,
-        // Half of the budget: bodies and what waits have the other.
-        partial_bytes_max: buffered_bytes_max / 2,
-    };
-    http::Upstream::new(server.address.clone(), server.ca.as_deref(), settings).map(Arc::new)
-}
-
-/// What the main thread holds while the others run.
-struct Running {
-    heard: Receiver<Event>,
-    upstream: Upstream,
-    status: Arc<Status>,
-    shards: Vec<Post<ToShard>>,
-    start_timeout: Duration,
-    drain_timeout: Duration,
-    /// How the server's process ended, once it has.
-    process_end: Option<String>,
-    /// What was heard while the end of the process was waited for.
-    deferred: VecDeque<Event>,
-}
-
-/// How long the end of the server's process is waited for once its stdout has
-/// ended: mostly the one follows the other at once.
-const PROCESS_PATIENCE: Duration = Duration::from_millis(500);
-
-impl Running {
-    /// Waits for every loop and the first handshake. `None`: a signal came first.
-    fn open(&mut self, threads: usize) -> Result<Option<Opened>, ServerError> {
-        let deadline = Instant::now() + self.start_timeout;
-        let mut ready = 0;
-        let mut driver = Driver::Uring;
-        let mut handshake = None;
-        loop {
-            if ready == threads && (handshake.is_some() || self.upstream.is_elsewhere()) {
-                self.status.set_driver(driver);
-                self.status.set_readiness(Readiness::Ready);
-                return Ok(Some((driver, handshake.take())));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.heard.recv_timeout(left) {
-                Ok(Event::Ready(of_thread)) => {
-                    ready += 1;
-                    if of_thread == Driver::Epoll {
-                        driver = Driver::Epoll;
-                    }
-                }
-                Ok(Event::Hub(HubEvent::Open(outcome))) => {
-                    self.upstream.opened(clock::now());
-                    handshake = Some(outcome);
-                }
-                Ok(Event::Hub(HubEvent::Failed(error))) => {
-                    return Err(ServerError::Handshake(self.upstream.name(), error));
-                }
-                Ok(Event::Hub(HubEvent::Closed(_) | HubEvent::Deaf)) => {
-                    return Err(self.closed_early());
-                }
-                Ok(Event::ServerEnded { how, .. }) => return Err(self.ended_early(how)),
-                Ok(Event::Signal(SIGHUP) | Event::Drained) => {}
-                Ok(Event::Signal(_)) => return Ok(None),
-                Ok(Event::ThreadEnded { thread, how }) => {
-                    return Err(ServerError::Thread(thread, how));
-                }
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let name = self.upstream.name();
-                    return Err(ServerError::Silent(name, self.start_timeout));
-                }
-            }
-        }
-    }
-
-    /// Its stdout is closed: mostly the process is about to end, and how it
-    /// ended says more.
-    fn closed_early(&mut self) -> ServerError {
-        match self.wait_for_process(PROCESS_PATIENCE) {
-            true => {
-                let how = self.process_end.take().unwrap_or_default();
-                self.ended_early(how)
-            }
-            false => ServerError::ClosedEarly(self.upstream.name()),
-        }
-    }
-
-    fn ended_early(&self, how: String) -> ServerError {
-        let name = self.upstream.name();
-        match self.upstream.is_bridge() {
-            true => ServerError::NoSession(name, how),
-            false => ServerError::EndedEarly(name, how),
-        }
-    }
-
-    /// Serves until a signal asks for the end, then drains.
-    fn serve(&mut self) -> Result<(), ServerError> {
-        loop {
-            let event = match (self.deferred.pop_front(), self.upstream.due()) {
-                (Some(event), _) => Some(event),
-                (None, None) => self.heard.recv().ok(),
-                (None, Some(due)) => {
-                    let left = Duration::from_millis(due.since(clock::now()));
-                    self.heard.recv_timeout(left).ok()
-                }
-            };
-            match event {
-                Some(Event::Signal(SIGHUP)) => tracing::info!("SIGHUP has no meaning yet"),
-                Some(Event::Signal(signal)) => {
-                    tracing::info!(signal, "draining; a second signal ends at once");
-                    return self.drain();
-                }
-                Some(event) => self.lead_upstream(event)?,
-                None => {}
-            }
-            if self.upstream.tick(clock::now()) {
-                self.process_end = None;
-                self.status.count_start();
-            }
-            if self.upstream.is_stuck(clock::now()) {
-                return Err(ServerError::Stuck(self.upstream.name()));
-            }
-        }
-    }
-
-    /// What an event means for the server's life.
-    fn lead_upstream(&mut self, event: Event) -> Result<(), ServerError> {
-        match event {
-            Event::Hub(HubEvent::Open(handshake)) => {
-                self.upstream.opened(clock::now());
-                self.status.set_readiness(Readiness::Ready);
-                tracing::info!(
-                    upstream = handshake.server_name,
-                    version = handshake.server_version,
-                    "the server is up again"
-                );
-            }
-            Event::Hub(HubEvent::Failed(error)) => {
-                tracing::error!(%error, "the handshake with the restarted server failed");
-                self.upstream.end();
-            }
-            Event::Hub(HubEvent::Deaf) => {
-                tracing::error!("the server has closed its stdin: ending it");
-                self.upstream.end();
-            }
-            Event::Hub(HubEvent::Closed(error)) => {
-                self.status.set_readiness(Readiness::UpstreamDown);
-                // How it ended is known in a moment, unless it lives on without
-                // its stdout; then it is ended.
-                self.wait_for_process(PROCESS_PATIENCE);
-                let pause_ms = self.upstream.closed(clock::now());
-                let how = self.process_end.take();
-                let error = error.map(|error| error.to_string());
-                tracing::error!(
-                    how,
-                    error,
-                    pause_ms,
-                    "the server is gone, it will be started again"
-                );
-            }
-            Event::ServerEnded { number, how } if self.upstream.is_current(number) => {
-                self.process_end = Some(how);
-                self.status.set_readiness(Readiness::UpstreamDown);
-                // Others of its group may hold its stdout open.
-                self.upstream.end();
-            }
-            Event::ThreadEnded { thread, how } => return Err(ServerError::Thread(thread, how)),
-            Event::ServerEnded { .. } | Event::Ready(_) | Event::Drained | Event::Signal(_) => {}
-        }
-        Ok(())
-    }
-
-    /// New calls are refused, those in flight finish, for `--drain-timeout` at
-    /// most or until a second signal.
-    fn drain(&mut self) -> Result<(), ServerError> {
-        self.status.set_readiness(Readiness::Draining);
-        let mut deadline = Instant::now() + self.drain_timeout;
-        let mut is_last = !self.upstream.is_elsewhere();
-        self.tell_to_drain(deadline);
-        let mut left = self.shards.len();
-        while left > 0 {
-            let patience = deadline.saturating_duration_since(Instant::now());
-            let heard = match self.deferred.pop_front() {
-                Some(event) => Ok(event),
-                None => self.heard.recv_timeout(patience),
-            };
-            match heard {
-                Ok(Event::Drained) => left -= 1,
-                Ok(Event::Signal(SIGHUP)) => {}
-                Ok(Event::Signal(_)) => {
-                    tracing::warn!("a second signal: ending at once");
-                    break;
-                }
-                Ok(Event::ServerEnded { number, how }) if self.upstream.is_current(number) => {
-                    self.process_end = Some(how);
-                    self.upstream.end();
-                }
-                Ok(Event::ThreadEnded { thread, how }) => {
-                    return Err(ServerError::Thread(thread, how));
-                }
-                Ok(_) => {}
-                Err(_) if is_last => {
-                    tracing::warn!("calls are still in flight after --drain-timeout");
-                    break;
-                }
-                Err(_) => {
-                    // The sessions' own servers are told that it is over.
-                    tracing::warn!("calls in flight after --drain-timeout are cancelled");
-                    is_last = true;
-                    deadline = Instant::now() + Duration::from_millis(FAREWELL_MS + TICK_MS * 4);
-                    self.tell_to_drain(deadline);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn tell_to_drain(&self, deadline: Instant) {
-        for post in &self.shards {
-            send_surely(post, || ToShard::Drain, deadline);
-        }
-    }
-
-    /// Waits up to `patience` for the server's process to end.
-    fn wait_for_process(&mut self, patience: Duration) -> bool {
-        let Running {
-            heard,
-            process_end,
-            deferred,
-            ..
-        } = self;
-        wait_for_process(heard, process_end, deferred, patience)
-    }
-
-    /// Stops the server: its stdin is closed first.
-    fn stop(&mut self) {
-        let Running {
-            heard,
-            upstream,
-            process_end,
-            deferred,
-            ..
-        } = self;
-        upstream.stop(|patience| wait_for_process(heard, process_end, deferred, patience));
-        tracing::info!("stopped");
-    }
-}
-
-fn wait_for_process(
-    heard: &Receiver<Event>,
-    process_end: &mut Option<String>,
-    deferred: &mut VecDeque<Event>,
-    patience: Duration,
-) -> bool {
-    let deadline = Instant::now() + patience;
-    while process_end.is_none() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match heard.recv_timeout(left) {
-            Ok(Event::ServerEnded { how, .. }) => *process_end = Some(how),
-            Ok(event) => deferred.push_back(event),
-            Err(_) => return false,
-        }
-    }
-    true
-}
-
-/// The main thread may wait for a mailbox, unlike the others.
-fn send_surely(post: &Post<ToShard>, letter: impl Fn() -> ToShard, deadline: Instant) {
-    while let Err(PostError::Full(_)) = post.send(letter()) {
-        if Instant::now() > deadline {
-            return;
-        }
-        post.ring();
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    post.ring();
 }
 
 /// Raises the soft limit on open files to the hard one. Returns the soft limit

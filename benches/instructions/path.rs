@@ -89,7 +89,7 @@ impl Path {
         let server = ServerCommand {
             label: String::new(),
             program: "server".into(),
-            arguments: Vec::new(),
+            ..ServerCommand::default()
         };
         let config = flags
             .validate(ringway::cli::ServerPlace::Command(server))

@@ -97,7 +97,11 @@ fn readiness(source: &dyn Source) -> Answer {
         Readiness::Ready => 200,
         Readiness::Starting | Readiness::UpstreamDown | Readiness::Draining => 503,
     };
-    Answer::text(status, readiness.word())
+    let mut answer = Answer::text(status, readiness.word());
+    for route in source.routes() {
+        route.write(&mut answer.body);
+    }
+    answer
 }
 
 fn numbers(source: &dyn Source) -> Answer {
@@ -116,16 +120,21 @@ fn numbers(source: &dyn Source) -> Answer {
 mod tests {
     use super::*;
     use crate::admin::fake::Fake;
+    use crate::admin::{RouteHealth, UpstreamHealth, UpstreamState};
     use crate::http::{guard::HeadGuard, head};
 
     fn response(readiness: Readiness, request: &str) -> String {
+        response_of(&Fake::new(readiness), request)
+    }
+
+    fn response_of(source: &dyn Source, request: &str) -> String {
         let extent = HeadGuard::new()
             .advance(request.as_bytes())
             .unwrap()
             .unwrap();
         let head = head::read(request.as_bytes(), extent).unwrap();
         let policy = Policy::new(true, &["gw.example".to_owned()], &[]).unwrap();
-        let bytes = Answer::to(&head, &policy, &Fake::new(readiness)).bytes();
+        let bytes = Answer::to(&head, &policy, source).bytes();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -168,6 +177,28 @@ mod tests {
             assert!(response.starts_with(&format!("HTTP/1.1 {status}\r\n")));
             assert_eq!(body(&response), word);
         }
+    }
+
+    #[test]
+    fn readiness_lists_the_routes_and_their_upstreams() {
+        let source = Fake {
+            routes: vec![RouteHealth {
+                name: "tools".into(),
+                upstreams: vec![UpstreamHealth {
+                    name: "one".into(),
+                    is_required: false,
+                    state: UpstreamState::Down,
+                }],
+            }],
+            ..Fake::new(Readiness::UpstreamDown)
+        };
+        let text = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let response = response_of(&source, text);
+        assert!(response.starts_with("HTTP/1.1 503 "), "{response}");
+        let expected = "upstream_down\nroute=tools upstream_down\nroute=tools upstream=one down\n";
+        assert_eq!(body(&response), expected);
+        let length = format!("\r\ncontent-length: {}\r\n", expected.len());
+        assert!(response.contains(&length), "{response}");
     }
 
     #[test]

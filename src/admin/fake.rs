@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{HubSnapshot, Readiness, ShardSnapshot, Snapshot, Source};
+use super::{HubSnapshot, Readiness, RouteHealth, ShardSnapshot, Snapshot, Source};
 use crate::runtime::driver::Driver;
 
 /// So many shards where nothing has happened.
@@ -15,12 +15,14 @@ pub(crate) fn snapshot(shards: usize) -> Snapshot {
         shards: vec![ShardSnapshot::default(); shards],
         hub: HubSnapshot::default(),
         http: Vec::new(),
+        upstreams: None,
     }
 }
 
 /// One shard, and the readiness that the test wants.
 pub(crate) struct Fake {
     pub(crate) readiness: Readiness,
+    pub(crate) routes: Vec<RouteHealth>,
     /// The next snapshot panics.
     pub(crate) panics: AtomicBool,
 }
@@ -29,6 +31,7 @@ impl Fake {
     pub(crate) fn new(readiness: Readiness) -> Fake {
         Fake {
             readiness,
+            routes: Vec::new(),
             panics: AtomicBool::new(false),
         }
     }
@@ -37,6 +40,10 @@ impl Fake {
 impl Source for Fake {
     fn ready(&self) -> Readiness {
         self.readiness
+    }
+
+    fn routes(&self) -> Vec<RouteHealth> {
+        self.routes.clone()
     }
 
     fn snapshot(&self) -> Snapshot {

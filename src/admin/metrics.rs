@@ -11,7 +11,7 @@ use prometheus_client::encoding::{EncodeGaugeValue, prometheus_text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::snapshot::{DropCounts, HttpSnapshot, ShardSnapshot, Snapshot};
+use super::snapshot::{DropCounts, HttpSnapshot, HubSnapshot, ShardSnapshot, Snapshot};
 use crate::routing::drops::DropReason;
 use crate::routing::outcome::{Method, Outcome};
 use crate::runtime::histogram::{BOUNDS_US, Durations};
@@ -35,98 +35,132 @@ pub(super) fn render(snapshot: Snapshot) -> Result<String, fmt::Error> {
 /// Picks one number of a shard.
 type Number = fn(&ShardSnapshot) -> u64;
 
-/// A metric with one number a shard: name without prefix, help, number.
-type OfShard = (&'static str, &'static str, Number);
+/// What a number is of, where there is more than one upstream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    /// The shard.
+    Shard,
+    /// One upstream on the shard.
+    Upstream,
+}
+
+/// A metric with one number a shard: name without prefix, help, what it is of, number.
+type OfShard = (&'static str, &'static str, Of, Number);
 
 const GAUGES: [OfShard; 8] = [
     (
         "connections",
         "Connections of clients that are open.",
+        Of::Shard,
         |s| s.connections,
     ),
-    ("sessions", "Sessions that are alive.", |s| s.sessions),
+    ("sessions", "Sessions that are alive.", Of::Upstream, |s| {
+        s.sessions
+    }),
     (
         "calls_in_flight",
         "Calls that wait for the server's answer.",
+        Of::Upstream,
         |s| s.calls_in_flight,
     ),
     (
         "buffered_bytes",
         "Bytes held in bodies, queues and replies.",
+        Of::Shard,
         |s| s.buffered_bytes,
     ),
-    ("streams", "GET streams that are open.", |s| s.streams),
+    ("streams", "GET streams that are open.", Of::Upstream, |s| {
+        s.streams
+    }),
     (
         "subscriptions",
         "Resource subscriptions of all sessions.",
+        Of::Upstream,
         |s| s.subscriptions,
     ),
     (
         "tasks",
         "Tasks that sessions own, finished ones included until they are forgotten.",
+        Of::Upstream,
         |s| s.tasks,
     ),
     (
         "upstream_exchanges",
         "Requests under way at a server that is reached over HTTP, GET streams included.",
+        Of::Upstream,
         |s| s.exchanges,
     ),
 ];
 
 /// The encoder appends `_total` to each name.
 const COUNTERS: [OfShard; 12] = [
-    ("received_bytes", "Bytes read from clients.", |s| {
-        s.received_bytes
+    (
+        "received_bytes",
+        "Bytes read from clients.",
+        Of::Shard,
+        |s| s.received_bytes,
+    ),
+    ("sent_bytes", "Bytes written to clients.", Of::Shard, |s| {
+        s.sent_bytes
     }),
-    ("sent_bytes", "Bytes written to clients.", |s| s.sent_bytes),
     (
         "handovers",
         "Connections handed over to the shard that owns their session.",
+        Of::Shard,
         |s| s.handovers,
     ),
     (
         "evicted_connections",
         "Connections ended because they held the most of what was over the budget.",
+        Of::Shard,
         |s| s.evicted_connections,
     ),
     (
         "replaced_streams",
         "GET streams that a newer one of the same session replaced.",
+        Of::Upstream,
         |s| s.replaced_streams,
     ),
     (
         "lost_subscriptions",
         "Subscriptions that the restarted server has refused.",
+        Of::Upstream,
         |s| s.lost_subscriptions,
     ),
     (
         "progress_events",
         "Progress messages put on the streams of their calls.",
+        Of::Upstream,
         |s| s.progress_events,
     ),
     (
         "stream_events",
         "Events put on GET streams: changed lists, updated resources, news of tasks.",
+        Of::Upstream,
         |s| s.stream_events,
     ),
     (
         "version_differs",
         "Requests whose MCP-Protocol-Version is supported but not the session's.",
+        Of::Shard,
         |s| s.version_differs,
     ),
     (
         "session_renewals",
         "New handshakes with a server over HTTP that had forgotten a session.",
+        Of::Upstream,
         |s| s.session_renewals,
     ),
     (
         "stream_overflows",
         "GET streams closed because their client did not read, where messages come in order.",
+        Of::Upstream,
         |s| s.stream_overflows,
     ),
     (
         "lost_notices",
         "Notifications and answers of clients that a server over HTTP did not take.",
+        Of::Upstream,
         |s| s.lost_notices,
     ),
 ];
@@ -183,11 +217,11 @@ const CLIENT_COUNTERS: [OfClient; 6] = [
     }),
 ];
 
-/// The mailboxes of a shard: the label and the number.
-const MAILBOXES: [(&str, Number); 3] = [
-    ("to_shard", |s| s.mailbox_to_shard),
-    ("to_hub", |s| s.mailbox_to_hub),
-    ("handovers", |s| s.mailbox_handovers),
+/// The mailboxes of a shard: the label, what it is of, and the number.
+const MAILBOXES: [(&str, Of, Number); 3] = [
+    ("to_shard", Of::Upstream, |s| s.mailbox_to_shard),
+    ("to_hub", Of::Upstream, |s| s.mailbox_to_hub),
+    ("handovers", Of::Shard, |s| s.mailbox_handovers),
 ];
 
 /// The snapshot of one scrape, as the registry wants it.
@@ -214,10 +248,51 @@ impl Collector for Scrape {
     }
 }
 
+/// The names of an upstream, where it has any.
+type Names<'s> = Vec<(&'static str, &'s str)>;
+
+fn names<'s>(route: &'s str, upstream: &'s str) -> Names<'s> {
+    vec![("route", route), ("upstream", upstream)]
+}
+
 impl Scrape {
-    fn shards(&self) -> impl Iterator<Item = (Shard, &ShardSnapshot)> {
-        let shards = self.0.shards.iter().enumerate();
-        shards.map(|(index, shard)| ([("shard", index)], shard))
+    /// The shards, or each upstream's part of each shard. Without names the one upstream is what
+    /// the shards serve.
+    fn shards(&self, of: Of) -> Vec<((Shard, Names<'_>), &ShardSnapshot)> {
+        let rows = match (&self.0.upstreams, of) {
+            (Some(upstreams), Of::Upstream) => upstreams
+                .iter()
+                .map(|one| (names(&one.route, &one.upstream), &one.shards))
+                .collect(),
+            _ => vec![(Names::new(), &self.0.shards)],
+        };
+        let rows = rows.into_iter().flat_map(|(names, shards)| {
+            let shards = shards.iter().enumerate();
+            shards.map(move |(index, shard)| (([("shard", index)], names.clone()), shard))
+        });
+        rows.collect()
+    }
+
+    fn hubs(&self) -> Vec<(Names<'_>, &HubSnapshot)> {
+        match &self.0.upstreams {
+            None => vec![(Names::new(), &self.0.hub)],
+            Some(upstreams) => upstreams
+                .iter()
+                .map(|one| (names(&one.route, &one.upstream), &one.hub))
+                .collect(),
+        }
+    }
+
+    /// The HTTP clients, with the names of their threads.
+    fn http(&self) -> Vec<(Names<'_>, &str, &HttpSnapshot)> {
+        let plain = self.0.http.iter();
+        let plain = plain.map(|(thread, client)| (Names::new(), thread.as_str(), client));
+        let upstreams = self.0.upstreams.iter().flatten().flat_map(|one| {
+            let clients = one.http.iter();
+            clients
+                .map(|(thread, client)| (names(&one.route, &one.upstream), thread.as_str(), client))
+        });
+        plain.chain(upstreams).collect()
     }
 
     fn process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -239,11 +314,11 @@ impl Scrape {
         &self,
         encoder: &mut DescriptorEncoder<'_>,
         kind: MetricType,
-        (name, help, number): OfShard,
+        (name, help, of, number): OfShard,
     ) -> fmt::Result {
         let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
-        for (label, shard) in self.shards() {
-            let mut sample = metric.encode_family(&label)?;
+        for (labels, shard) in self.shards(of) {
+            let mut sample = metric.encode_family(&labels)?;
             match kind {
                 MetricType::Counter => count(&mut sample, number(shard))?,
                 _ => sample.encode_gauge(&number(shard))?,
@@ -256,14 +331,15 @@ impl Scrape {
         let help = "Calls that have ended; error is the server's own, \
                     a tool's result with isError is ok.";
         let mut metric = encoder.encode_descriptor("calls", help, None, MetricType::Counter)?;
-        for (shard_label, shard) in self.shards() {
+        for ((shard_label, names), shard) in self.shards(Of::Upstream) {
             for (method, by_outcome) in Method::ALL.into_iter().zip(shard.calls) {
                 for (outcome, number) in Outcome::ALL.into_iter().zip(by_outcome) {
-                    let labels = (
-                        shard_label,
-                        [("method", method.label()), ("outcome", outcome.label())],
-                    );
-                    counted(&mut metric, &labels, number)?;
+                    let labels = [("method", method.label()), ("outcome", outcome.label())];
+                    counted(
+                        &mut metric,
+                        &(shard_label, (labels, names.as_slice())),
+                        number,
+                    )?;
                 }
             }
         }
@@ -274,8 +350,8 @@ impl Scrape {
         let help = "From a call's scanned body to the answer of the server.";
         let name = "call_duration_seconds";
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for (label, shard) in self.shards() {
-            durations(&mut metric.encode_family(&label)?, &shard.call_durations)?;
+        for (labels, shard) in self.shards(Of::Upstream) {
+            durations(&mut metric.encode_family(&labels)?, &shard.call_durations)?;
         }
         Ok(())
     }
@@ -284,7 +360,7 @@ impl Scrape {
         let help = "HTTP requests by the status of their answer.";
         let name = "http_requests";
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (shard_label, shard) in self.shards() {
+        for ((shard_label, _), shard) in self.shards(Of::Shard) {
             for (kind, number) in shard.http_requests.into_iter().enumerate() {
                 let labels = (shard_label, [("status", status_counters::label(kind))]);
                 counted(&mut metric, &labels, number)?;
@@ -298,9 +374,9 @@ impl Scrape {
                     batches for the hub, connections from other shards.";
         let name = "mailbox_depth";
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (shard_label, shard) in self.shards() {
-            for (mailbox, number) in MAILBOXES {
-                let labels = (shard_label, [("mailbox", mailbox)]);
+        for (mailbox, of, number) in MAILBOXES {
+            for ((shard_label, names), shard) in self.shards(of) {
+                let labels = (shard_label, ([("mailbox", mailbox)], names.as_slice()));
                 metric
                     .encode_family(&labels)?
                     .encode_gauge(&number(shard))?;
@@ -312,24 +388,35 @@ impl Scrape {
     fn drops(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Messages of the server that were dropped, by thread and reason.";
         let mut metric = encoder.encode_descriptor("drops", help, None, MetricType::Counter)?;
-        for (index, shard) in self.0.shards.iter().enumerate() {
-            dropped(&mut metric, &format!("shard-{index}"), &shard.drops)?;
+        for ((shard_label, names), shard) in self.shards(Of::Shard) {
+            let thread = format!("shard-{}", index(shard_label));
+            dropped(&mut metric, &thread, &names, &shard.drops)?;
         }
-        dropped(&mut metric, "hub", &self.0.hub.drops)
+        if self.0.upstreams.is_some() {
+            for ((shard_label, names), shard) in self.shards(Of::Upstream) {
+                let thread = format!("shard-{}", index(shard_label));
+                dropped(&mut metric, &thread, &names, &shard.drops)?;
+            }
+        }
+        for (names, hub) in self.hubs() {
+            dropped(&mut metric, "hub", &names, &hub.drops)?;
+        }
+        Ok(())
     }
 
-    /// Nothing, where the server is a process.
+    /// Nothing, where no server is reached over HTTP.
     fn clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        if self.0.http.is_empty() {
+        let clients = self.http();
+        if clients.is_empty() {
             return Ok(());
         }
         let gauges = CLIENT_GAUGES.map(|metric| (MetricType::Gauge, metric));
         let counters = CLIENT_COUNTERS.map(|metric| (MetricType::Counter, metric));
         for (kind, (name, help, number)) in gauges.into_iter().chain(counters) {
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
-            for (thread, client) in &self.0.http {
-                let label = [("thread", thread.as_str())];
-                let mut sample = metric.encode_family(&label)?;
+            for (names, thread, client) in &clients {
+                let labels = ([("thread", *thread)], names.as_slice());
+                let mut sample = metric.encode_family(&labels)?;
                 match kind {
                     MetricType::Counter => count(&mut sample, number(client))?,
                     _ => sample.encode_gauge(&number(client))?,
@@ -339,17 +426,17 @@ impl Scrape {
         let help = "Requests to the server by how they ended.";
         let kind = MetricType::Counter;
         let mut metric = encoder.encode_descriptor("upstream_requests", help, None, kind)?;
-        for (thread, client) in &self.0.http {
+        for (names, thread, client) in &clients {
             for (end, number) in &client.ends {
-                let labels = [("thread", thread.as_str()), ("end", end)];
+                let labels = ([("thread", *thread), ("end", end)], names.as_slice());
                 counted(&mut metric, &labels, *number)?;
             }
         }
         let help = "Requests to the server without a whole answer, by what went wrong.";
         let mut metric = encoder.encode_descriptor("upstream_faults", help, None, kind)?;
-        for (thread, client) in &self.0.http {
+        for (names, thread, client) in &clients {
             for (fault, number) in &client.faults {
-                let labels = [("thread", thread.as_str()), ("fault", fault)];
+                let labels = ([("thread", *thread), ("fault", fault)], names.as_slice());
                 counted(&mut metric, &labels, *number)?;
             }
         }
@@ -357,26 +444,37 @@ impl Scrape {
     }
 
     fn upstream(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let hub = &self.0.hub;
         let help = "Whether the server runs and its handshake is done.";
-        gauge(encoder, "upstream_up", help, u64::from(hub.upstream_up))?;
-        for (name, help, number) in [
+        let kind = MetricType::Gauge;
+        let mut metric = encoder.encode_descriptor("upstream_up", help, None, kind)?;
+        for (names, hub) in self.hubs() {
+            let is_up = u64::from(hub.upstream_up);
+            match names.is_empty() {
+                true => metric.encode_gauge(&is_up)?,
+                false => metric.encode_family(&names)?.encode_gauge(&is_up)?,
+            }
+        }
+        let numbers: [(&str, &str, fn(&HubSnapshot) -> u64); 2] = [
             (
                 "upstream_restarts",
                 "Times that the server was started again.",
-                hub.upstream_restarts,
+                |hub| hub.upstream_restarts,
             ),
             (
                 "quoted_ids",
                 "Answers of the server whose id came as a decimal string.",
-                hub.quoted_ids,
+                |hub| hub.quoted_ids,
             ),
-        ] {
+        ];
+        for (name, help, number) in numbers {
             let kind = MetricType::Counter;
-            count(
-                &mut encoder.encode_descriptor(name, help, None, kind)?,
-                number,
-            )?;
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            for (names, hub) in self.hubs() {
+                match names.is_empty() {
+                    true => count(&mut metric, number(hub))?,
+                    false => counted(&mut metric, &names, number(hub))?,
+                }
+            }
         }
         Ok(())
     }
@@ -384,6 +482,10 @@ impl Scrape {
 
 /// The label of a shard: its index.
 type Shard = [(&'static str, usize); 1];
+
+fn index([(_, index)]: Shard) -> usize {
+    index
+}
 
 /// A gauge without labels.
 fn gauge(
@@ -411,9 +513,15 @@ fn counted(
     count(&mut metric.encode_family(labels)?, number)
 }
 
-fn dropped(metric: &mut MetricEncoder<'_>, thread: &str, drops: &DropCounts) -> fmt::Result {
+fn dropped(
+    metric: &mut MetricEncoder<'_>,
+    thread: &str,
+    names: &Names<'_>,
+    drops: &DropCounts,
+) -> fmt::Result {
     for (reason, number) in DropReason::ALL.into_iter().zip(drops) {
         let labels = [("thread", thread), ("reason", reason.label())];
+        let labels = (labels, names.as_slice());
         counted(metric, &labels, *number)?;
     }
     Ok(())
@@ -436,7 +544,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::admin::fake;
+    use crate::admin::{UpstreamSnapshot, fake};
     use crate::runtime::histogram::Histogram;
 
     fn lines(snapshot: Snapshot) -> Vec<String> {
@@ -454,7 +562,7 @@ mod tests {
         value
     }
 
-    fn names(lines: &[String]) -> HashSet<&str> {
+    fn names_of(lines: &[String]) -> HashSet<&str> {
         let types = lines.iter().filter_map(|line| line.strip_prefix("# TYPE "));
         types.filter_map(|line| line.split(' ').next()).collect()
     }
@@ -629,7 +737,7 @@ mod tests {
 
     fn check_names(snapshot: Snapshot, expected: &[&str]) {
         let lines = lines(snapshot);
-        assert_eq!(names(&lines), expected.iter().copied().collect());
+        assert_eq!(names_of(&lines), expected.iter().copied().collect());
         for name in expected {
             let help = format!("# HELP {name} ");
             assert!(lines.iter().any(|line| line.starts_with(&help)), "{name}");
@@ -662,6 +770,123 @@ mod tests {
         ] {
             assert!(lines.contains(&line.to_owned()), "{line}");
         }
+    }
+
+    /// Two upstreams of two routes, with numbers of their own on the second of two shards.
+    fn routes() -> Snapshot {
+        let mut snapshot = fake::snapshot(2);
+        snapshot.shards[1].connections = 5;
+        snapshot.shards[1].drops[DropReason::SlowReader as usize] = 6;
+        // What is of upstreams is not shown of the shards besides.
+        snapshot.shards[1].sessions = 99;
+        let upstream = |route: &str, upstream: &str, number: u64| {
+            let mut shard = ShardSnapshot {
+                sessions: number,
+                connections: 99,
+                mailbox_to_hub: number + 1,
+                mailbox_handovers: 99,
+                ..ShardSnapshot::default()
+            };
+            shard.calls[Method::ToolsCall as usize][Outcome::Ok as usize] = number + 2;
+            shard.drops[DropReason::Task as usize] = number + 3;
+            let client = HttpSnapshot {
+                waiting: number + 4,
+                ends: vec![("done", number + 5)],
+                faults: vec![("cut", number + 6)],
+                ..HttpSnapshot::default()
+            };
+            let mut hub = HubSnapshot {
+                upstream_up: number == 10,
+                upstream_restarts: number + 7,
+                quoted_ids: number + 8,
+                ..HubSnapshot::default()
+            };
+            hub.drops[DropReason::NotJson as usize] = number + 9;
+            UpstreamSnapshot {
+                route: route.into(),
+                upstream: upstream.into(),
+                shards: vec![ShardSnapshot::default(), shard],
+                hub,
+                http: vec![("shard-1".into(), client)],
+            }
+        };
+        snapshot.upstreams = Some(vec![upstream("a", "one", 10), upstream("b", "one", 100)]);
+        snapshot
+    }
+
+    #[test]
+    fn each_upstream_has_its_own_numbers_under_its_names() {
+        let lines = lines(routes());
+        let of = |name: &str, labels: &str| {
+            ["a", "b"].map(|route| {
+                let labels = match labels {
+                    "" => String::new(),
+                    labels => format!("{labels},"),
+                };
+                let sample = format!(r#"{name}{{{labels}route="{route}",upstream="one"}}"#);
+                value(&lines, &sample).map(str::to_owned)
+            })
+        };
+        let expect = |one: u64, other: u64| [Some(one.to_string()), Some(other.to_string())];
+        let shard = r#"shard="1""#;
+        assert_eq!(of("ringway_sessions", shard), expect(10, 100));
+        assert_eq!(of("ringway_sessions", r#"shard="0""#), expect(0, 0));
+        let mailbox = r#"shard="1",mailbox="to_hub""#;
+        assert_eq!(of("ringway_mailbox_depth", mailbox), expect(11, 101));
+        let calls = r#"shard="1",method="tools/call",outcome="ok""#;
+        assert_eq!(of("ringway_calls_total", calls), expect(12, 102));
+        let drops = r#"thread="shard-1",reason="task""#;
+        assert_eq!(of("ringway_drops_total", drops), expect(13, 103));
+        let thread = r#"thread="shard-1""#;
+        assert_eq!(of("ringway_upstream_waiting", thread), expect(14, 104));
+        let end = r#"thread="shard-1",end="done""#;
+        assert_eq!(of("ringway_upstream_requests_total", end), expect(15, 105));
+        let fault = r#"thread="shard-1",fault="cut""#;
+        assert_eq!(of("ringway_upstream_faults_total", fault), expect(16, 106));
+        assert_eq!(of("ringway_upstream_up", ""), expect(1, 0));
+        assert_eq!(of("ringway_upstream_restarts_total", ""), expect(17, 107));
+        assert_eq!(of("ringway_quoted_ids_total", ""), expect(18, 108));
+        let hub = r#"thread="hub",reason="not_json""#;
+        assert_eq!(of("ringway_drops_total", hub), expect(19, 109));
+        let count = "ringway_call_duration_seconds_count";
+        assert_eq!(of(count, shard), expect(0, 0));
+    }
+
+    #[test]
+    fn what_is_of_the_shards_has_no_names() {
+        let lines = lines(routes());
+        for (sample, expected) in [
+            (r#"ringway_connections{shard="1"}"#, Some("5")),
+            (
+                r#"ringway_drops_total{thread="shard-1",reason="slow_reader"}"#,
+                Some("6"),
+            ),
+            (
+                r#"ringway_mailbox_depth{shard="1",mailbox="handovers"}"#,
+                Some("0"),
+            ),
+            (r#"ringway_sessions{shard="1"}"#, None),
+            (r#"ringway_mailbox_depth{shard="1",mailbox="to_hub"}"#, None),
+            ("ringway_upstream_up", None),
+        ] {
+            assert_eq!(value(&lines, sample), expected, "{sample}");
+        }
+        let named = lines.iter().filter(|line| line.contains("route="));
+        for line in named {
+            let names = [
+                "http_requests",
+                "_bytes",
+                "connections{shard",
+                "handovers",
+                "evicted",
+            ];
+            let client = line.starts_with("ringway_upstream_");
+            assert!(
+                client || !names.iter().any(|name| line.contains(name)),
+                "{line}"
+            );
+        }
+        check_names(routes(), &[&NAMES[..], &HTTP_NAMES].concat());
     }
 
     #[test]

@@ -6,18 +6,24 @@
 
 mod answer;
 mod connection;
+mod health;
 mod listener;
 mod metrics;
 mod snapshot;
 
+pub use health::{RouteHealth, UpstreamHealth, UpstreamState};
 pub use listener::{CONNECTIONS_MAX, start};
-pub use snapshot::{DropCounts, HttpSnapshot, HubSnapshot, ShardSnapshot, Snapshot};
+pub use snapshot::{
+    DropCounts, HttpSnapshot, HubSnapshot, ShardSnapshot, Snapshot, UpstreamSnapshot,
+};
 
 /// Where the answers come from. Every method is called on a thread of the admin
 /// listener; it must return at once and take no lock that the data path takes.
 pub trait Source: Send + Sync {
     /// Whether new clients should be sent here.
     fn ready(&self) -> Readiness;
+    /// The routes of a configuration file, in its order; none without one.
+    fn routes(&self) -> Vec<RouteHealth>;
     /// The numbers of this moment.
     fn snapshot(&self) -> Snapshot;
 }
@@ -28,7 +34,8 @@ pub enum Readiness {
     Ready,
     /// The first handshake with the server is not done.
     Starting,
-    /// The server has ended or is being started again.
+    /// The server has ended or is being started again; with a configuration file: that of a route
+    /// that cannot serve without it.
     UpstreamDown,
     /// Ringway is shutting down.
     Draining,

@@ -27,6 +27,21 @@ pub struct Snapshot {
     pub hub: HubSnapshot,
     /// Of each thread that has an HTTP client, with its name.
     pub http: Vec<(String, HttpSnapshot)>,
+    /// With a configuration file: what its upstreams count, in its order. What is above is then
+    /// of the shards themselves only.
+    pub upstreams: Option<Vec<UpstreamSnapshot>>,
+}
+
+/// One upstream of a route.
+#[derive(Clone, Debug, Default)]
+pub struct UpstreamSnapshot {
+    pub route: String,
+    pub upstream: String,
+    /// In the order of the shards.
+    pub shards: Vec<ShardSnapshot>,
+    pub hub: HubSnapshot,
+    /// Of each thread that has an HTTP client, with its name.
+    pub http: Vec<(String, HttpSnapshot)>,
 }
 
 /// The HTTP client of one thread, where the server is reached over HTTP.

@@ -105,6 +105,8 @@ pub struct Ground {
     routes: RefCell<Rc<[Rc<Route>]>>,
     /// Which header lines of clients some upstream gets.
     pass: RefCell<Pass>,
+    /// What waits for all upstreams together took half of the budget when last looked at.
+    is_waiting_full: Cell<bool>,
     /// Where the threads of hooks send their verdicts for this thread.
     hook_post: RefCell<Option<Post<HookAnswer>>>,
 }
@@ -131,6 +133,7 @@ impl Ground {
             seats: RefCell::default(),
             routes: RefCell::new(Rc::new([])),
             pass: RefCell::default(),
+            is_waiting_full: Cell::new(false),
             hook_post: RefCell::default(),
         })
     }
@@ -202,6 +205,12 @@ impl Ground {
             Service::Joined(joined) => joined.waiting_bytes(),
         });
         at_seats.sum::<usize>() + gathered.sum::<usize>()
+    }
+
+    /// Whether so much waits for upstreams that no more is taken: each has a bound of its own,
+    /// and many of them together would fill the budget.
+    pub(super) fn is_waiting_full(&self) -> bool {
+        self.is_waiting_full.get()
     }
 
     /// Calls in flight at all upstreams, or held for hooks.
@@ -450,6 +459,8 @@ impl Ground {
         let connections = self.connections.borrow().len();
         self.counters.connections.set(connections as u64);
         let buffered = self.buffered_bytes();
+        let is_full = self.waiting_bytes() > self.config.buffered_bytes_max / 2;
+        self.is_waiting_full.set(is_full);
         self.counters.buffered_bytes.set(buffered as u64);
         let routes = self.routes.borrow().clone();
         routes.iter().for_each(|route| route.refresh_tokens());

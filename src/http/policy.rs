@@ -32,7 +32,7 @@ pub enum Forbidden {
 }
 
 /// The rules of one listener.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     loopback: bool,
     hosts: Vec<String>,

@@ -35,8 +35,7 @@ pub enum Service {
 }
 
 impl Route {
-    pub fn new(path: String, tokens: Option<TokenReader>, service: Service) -> Rc<Route> {
-        let tokens = tokens.map(Rc::new);
+    pub fn new(path: String, tokens: Option<Rc<TokenReader>>, service: Service) -> Rc<Route> {
         if let Service::Joined(joined) = &service {
             joined.tokens.replace(tokens.clone());
         }

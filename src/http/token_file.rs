@@ -101,8 +101,24 @@ impl TokenFile {
     /// # Errors
     /// What is wrong with the file, by its path and line.
     pub fn open(path: &Path) -> Result<(TokenFile, Tokens), TokenFileError> {
+        TokenFile::open_with(path, Tokens::read)
+    }
+
+    /// The same where other tokens were in force before: names that were among them keep their
+    /// ids, and no id of theirs becomes that of another name.
+    ///
+    /// # Errors
+    /// As [`TokenFile::open`].
+    pub fn open_after(path: &Path, before: &Tokens) -> Result<(TokenFile, Tokens), TokenFileError> {
+        TokenFile::open_with(path, |text| before.reread(text))
+    }
+
+    fn open_with(
+        path: &Path,
+        tokens: impl FnOnce(&[u8]) -> Result<Tokens, TokensError>,
+    ) -> Result<(TokenFile, Tokens), TokenFileError> {
         let read = read(path).and_then(|(stamp, mode, text)| {
-            let tokens = Tokens::read(&text)?;
+            let tokens = tokens(&text)?;
             Ok((stamp, mode, tokens))
         });
         let (stamp, mode, tokens) = read.map_err(|fault| TokenFileError {
@@ -127,22 +143,35 @@ impl TokenFile {
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn watch(mut self, cell: &Arc<TokenCell>) -> io::Result<JoinHandle<()>> {
+    pub fn watch(self, cell: &Arc<TokenCell>) -> io::Result<JoinHandle<()>> {
+        self.watch_while(cell, &cell.wanted)
+    }
+
+    /// The same, and only while somebody besides holds `wanted`.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn watch_while(
+        mut self,
+        cell: &Arc<TokenCell>,
+        wanted: &Arc<()>,
+    ) -> io::Result<JoinHandle<()>> {
         let cell = Arc::downgrade(cell);
+        let wanted = Arc::downgrade(wanted);
         std::thread::Builder::new()
             .name("ringway-tokens".into())
             .spawn(move || {
                 loop {
                     std::thread::sleep(LOOK_EVERY);
-                    let Some(cell) = Weak::upgrade(&cell) else {
+                    let Some(cell) = Weak::upgrade(&cell).filter(|_| is_held(&wanted)) else {
                         return;
                     };
-                    self.look_and_publish(&cell);
+                    self.look_and_publish(&cell, &wanted);
                 }
             })
     }
 
-    fn look_and_publish(&mut self, cell: &TokenCell) {
+    fn look_and_publish(&mut self, cell: &TokenCell, wanted: &Weak<()>) {
         let before = cell.current();
         match self.look(&before) {
             Look::Same => {}
@@ -153,7 +182,7 @@ impl TokenFile {
                     removed = tokens.removed_since(&before).len(),
                     "the token file has changed and is in force"
                 );
-                cell.publish(tokens);
+                cell.publish_while(wanted, tokens);
             }
             Look::Bad(error) => {
                 tracing::error!(%error, "the token file has changed and cannot be used; the tokens before stay in force");
@@ -244,12 +273,18 @@ fn read_bounded(file: &File) -> Result<Vec<u8>, FileFault> {
     }
 }
 
+fn is_held(wanted: &Weak<()>) -> bool {
+    wanted.strong_count() > 0
+}
+
 /// The tokens in force, as the watching thread gives them to the shards.
 #[derive(Debug)]
 pub struct TokenCell {
     /// Counts the sets. Written under the lock only.
     generation: AtomicU64,
     current: Mutex<Arc<Tokens>>,
+    /// Held for as long as this is.
+    wanted: Arc<()>,
 }
 
 impl TokenCell {
@@ -257,12 +292,22 @@ impl TokenCell {
         Arc::new(TokenCell {
             generation: AtomicU64::new(0),
             current: Mutex::new(Arc::new(tokens)),
+            wanted: Arc::default(),
         })
     }
 
     /// Puts other tokens in force.
     pub fn publish(&self, tokens: Tokens) {
+        self.publish_while(&Arc::downgrade(&self.wanted), tokens);
+    }
+
+    /// The same, unless nobody holds `wanted` any more: who let go of it and then published is
+    /// not overtaken.
+    fn publish_while(&self, wanted: &Weak<()>, tokens: Tokens) {
         let mut current = self.lock();
+        if !is_held(wanted) {
+            return;
+        }
         *current = Arc::new(tokens);
         // Under the lock: who sees the number and then takes the lock finds this set or a later one.
         self.generation.fetch_add(1, Ordering::Relaxed);

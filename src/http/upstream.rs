@@ -240,7 +240,13 @@ impl Shard {
                     None => return,
                 }
             }
-            renamed = joined.renamed(seat, own);
+            match joined.renamed(seat, own) {
+                Some(own) => renamed = own,
+                None => {
+                    self.counters.dropped(DropReason::Change);
+                    return;
+                }
+            }
             message = &renamed;
         }
         if let Some(to) = reply_to {

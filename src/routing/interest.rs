@@ -71,7 +71,7 @@ pub enum Left {
 #[derive(Debug)]
 pub struct Interests {
     /// How URIs are written for clients.
-    pub(super) names: ShownUris,
+    names: ShownUris,
     index: UriIndex<Interest>,
     hasher: ahash::RandomState,
     /// Scratch of [`Interests::each_update`].
@@ -216,6 +216,19 @@ impl Interests {
                     .map_or(Left::Silently, |_| Left::Last),
             ),
             _ => (None, Left::Silently),
+        }
+    }
+
+    /// Clients know the server's URIs like this from now on.
+    pub fn set_names(&mut self, names: ShownUris) {
+        self.names = names;
+        let keys: Vec<UriKey> = self.index.iter().map(|(key, ..)| key).collect();
+        for key in keys {
+            let uri = self.index.uri(key);
+            let renamed = Update::shown_as(uri, &self.names.of(uri), &self.hasher);
+            if let Some(Interest::Held { update, .. }) = self.index.get_mut(key) {
+                *update = renamed;
+            }
         }
     }
 

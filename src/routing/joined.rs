@@ -84,11 +84,9 @@ impl Part {
 }
 
 /// A server's requests have ids of Ringway's own for clients, and these tell the upstream
-/// of a route: the id is a multiple of this and the upstream's place.
-pub const ASKED_STRIDE: u64 = 256;
-
-/// Upstreams of one route at most, so that each has such a place.
-pub const UPSTREAMS_MAX: usize = 64;
+/// of a route: the id is a multiple of this and the number of the upstream's seat. Two seats
+/// have the same number only when a million others have come and gone between them.
+pub const ASKED_STRIDE: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -23,7 +23,7 @@ use crate::wire::reply::{self, Reason};
 use crate::wire::version::Version;
 
 /// The bounds of one shard. Counts and bytes are the shard's own share.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardLimits {
     pub sessions_max: usize,
     pub calls_max: usize,
@@ -191,7 +191,7 @@ impl ShardState {
 
     /// How clients know the URIs of the server.
     pub fn set_names(&mut self, names: ShownUris) {
-        self.interests.names = names;
+        self.interests.set_names(names);
     }
 
     /// The place that the ids of servers' requests tell.

@@ -1,15 +1,17 @@
 //! The thread that stands in for a server's process where all sessions share one session at
 //! a server over HTTP: the main thread's orders, and one bridge after the other.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver as Letters;
+use tracing::{Instrument, Span};
 
 use super::events::Event;
+use super::upstream::{Number, has_closed, send_surely};
 use crate::limits::CHILD_EXIT_MS;
 use crate::runtime::bell::{Bell, BellWaiter, Post};
 use crate::runtime::driver::Driver;
@@ -22,12 +24,24 @@ use crate::upstream::http::{self, Abort, Client, HttpCounters};
 pub(super) enum BridgeOrder {
     /// Open session number `number` at the server. The sender goes when it has ended.
     Begin {
-        number: u64,
+        number: Number,
         pipes: BridgePipes,
         ended: Sender<()>,
     },
     /// End it at once.
-    End { number: u64 },
+    End { number: Number },
+    /// There are no more: the thread ends with the last session.
+    Close,
+}
+
+/// The main thread's end of the bridge's mailbox. When it goes, the thread ends.
+#[derive(Debug)]
+pub(super) struct BridgeHandle(pub(super) Post<BridgeOrder>);
+
+impl Drop for BridgeHandle {
+    fn drop(&mut self) {
+        send_surely(&self.0, BridgeOrder::Close);
+    }
 }
 
 /// What the bridge's thread is made of.
@@ -41,6 +55,8 @@ pub(super) struct BridgePlan {
     pub(super) added_fields: Vec<u8>,
     pub(super) start_timeout_ms: u64,
     pub(super) request_timeout_ms: u64,
+    /// What the log says of the upstream stands in this.
+    pub(super) span: Span,
 }
 
 pub(super) async fn run(
@@ -48,6 +64,7 @@ pub(super) async fn run(
     driver: Driver,
     events: Sender<Event>,
 ) -> std::io::Result<()> {
+    let bell = plan.bell.clone();
     let waiter = BellWaiter::new(plan.bell, driver)?;
     let client = Client::new(plan.upstream, plan.counters);
     let settings = Settings {
@@ -56,7 +73,9 @@ pub(super) async fn run(
         start_timeout_ms: plan.start_timeout_ms,
         request_timeout_ms: plan.request_timeout_ms,
     };
-    let current = Rc::new(RefCell::new(None::<(u64, Abort)>));
+    let current = RefCell::new(None::<(Number, Abort)>);
+    let sessions = Rc::new(Cell::new(0_usize));
+    let mut is_closing = false;
     loop {
         match plan.orders.try_recv() {
             Ok(BridgeOrder::Begin {
@@ -67,11 +86,18 @@ pub(super) async fn run(
                 let stop = Abort::new();
                 *current.borrow_mut() = Some((number, stop.clone()));
                 let (client, settings, events) = (client.clone(), settings.clone(), events.clone());
-                monoio::spawn(async move {
-                    let how = lead(&client, settings, pipes, &stop, driver).await;
-                    let _ = events.send(Event::ServerEnded { number, how });
-                    drop(ended);
-                });
+                let (sessions, bell) = (sessions.clone(), bell.clone());
+                sessions.set(sessions.get() + 1);
+                monoio::spawn(
+                    async move {
+                        let how = lead(&client, settings, pipes, &stop, driver).await;
+                        let _ = events.send(Event::ServerEnded { number, how });
+                        drop(ended);
+                        sessions.set(sessions.get() - 1);
+                        bell.ring();
+                    }
+                    .instrument(plan.span.clone()),
+                );
             }
             Ok(BridgeOrder::End { number }) => {
                 if let Some((current, stop)) = &*current.borrow()
@@ -80,7 +106,12 @@ pub(super) async fn run(
                     stop.set();
                 }
             }
-            Err(_) => waiter.wait(|| !plan.orders.is_empty()).await?,
+            Ok(BridgeOrder::Close) => is_closing = true,
+            Err(_) if is_closing && sessions.get() == 0 => return Ok(()),
+            Err(_) => {
+                let is_done = || is_closing && sessions.get() == 0;
+                waiter.wait(|| !plan.orders.is_empty() || is_done()).await?;
+            }
         }
     }
 }
@@ -115,33 +146,30 @@ async fn lead(
 #[derive(Debug)]
 pub(super) struct Session {
     post: Post<BridgeOrder>,
-    number: u64,
+    number: Number,
     ended: Receiver<()>,
 }
 
 impl Session {
     /// Has session number `number` opened, at the other ends of these pipes.
-    pub(super) fn open(post: &Post<BridgeOrder>, number: u64, pipes: BridgePipes) -> Session {
+    pub(super) fn open(bridge: &BridgeHandle, number: Number, pipes: BridgePipes) -> Session {
         let (sender, ended) = channel();
         let order = BridgeOrder::Begin {
             number,
             pipes,
             ended: sender,
         };
-        if post.send(order).is_err() {
-            tracing::error!("the bridge does not take its orders");
-        }
-        post.ring();
+        send_surely(&bridge.0, order);
         Session {
-            post: post.clone(),
+            post: bridge.0.clone(),
             number,
             ended,
         }
     }
 
     /// Waits for the end of the session after the hub has closed its pipe.
-    pub(super) fn stop(self, mut ended: impl FnMut(Duration) -> bool) {
-        if !ended(Duration::from_millis(2 * CHILD_EXIT_MS)) {
+    pub(super) fn stop(self) {
+        if !has_closed(&self.ended, Duration::from_millis(2 * CHILD_EXIT_MS)) {
             tracing::warn!("the session at the server did not end in time");
         }
     }
@@ -149,19 +177,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if matches!(
-            self.ended.recv_timeout(Duration::ZERO),
-            Err(RecvTimeoutError::Disconnected)
-        ) {
+        if has_closed(&self.ended, Duration::ZERO) {
             return;
         }
         let number = self.number;
-        if self.post.send(BridgeOrder::End { number }).is_err() {
-            return;
-        }
-        self.post.ring();
+        send_surely(&self.post, BridgeOrder::End { number });
         // The server gets a moment to hear of it, and the next session is not opened before.
         let patience = Duration::from_millis(CHILD_EXIT_MS + CHILD_EXIT_MS / 2);
-        let _ = self.ended.recv_timeout(patience);
+        has_closed(&self.ended, patience);
     }
 }

@@ -5,21 +5,32 @@ use std::sync::mpsc::Sender;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::upstream::{Holder, Number};
+use crate::routing::joined::SeatId;
 use crate::runtime::driver::Driver;
 use crate::runtime::tasks;
-use crate::upstream::child::ServerEnd;
-use crate::upstream::hub::HubEvent;
+use crate::upstream::child::StartError;
+use crate::upstream::hub::{HubEvent, ServerPipes};
 
 /// Something that the main thread decides about.
 #[derive(Debug)]
 pub(super) enum Event {
-    Hub(HubEvent),
+    Hub(SeatId, HubEvent),
     /// A thread's loop is set up on this driver.
     Ready(Driver),
-    /// The process of child number `number` has ended.
+    /// A server has been launched, or could not be.
+    Launched {
+        number: Number,
+        outcome: Result<(Holder, ServerPipes), StartError>,
+    },
+    /// The process or session of a server has ended.
     ServerEnded {
-        number: u64,
+        number: Number,
         how: String,
+    },
+    /// Nothing holds that server any more.
+    Gone {
+        number: Number,
     },
     Signal(i32),
     /// A shard has finished what was in flight.
@@ -48,8 +59,7 @@ pub(super) fn spawn_vital(
     });
 }
 
-/// Turns signals into events. SIGHUP is taken so that it does not end the
-/// process; it means nothing yet.
+/// Turns signals into events.
 pub(super) fn watch_signals(events: Sender<Event>) -> std::io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     std::thread::Builder::new()
@@ -60,21 +70,6 @@ pub(super) fn watch_signals(events: Sender<Event>) -> std::io::Result<()> {
                     return;
                 }
             }
-        })?;
-    Ok(())
-}
-
-/// Waits for the end of child number `number` on a thread of its own.
-pub(super) fn wait_for_child(
-    number: u64,
-    end: ServerEnd,
-    events: Sender<Event>,
-) -> std::io::Result<()> {
-    std::thread::Builder::new()
-        .name("ringway-wait".into())
-        .spawn(move || {
-            let how = end.wait();
-            let _ = events.send(Event::ServerEnded { number, how });
         })?;
     Ok(())
 }

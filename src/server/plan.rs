@@ -1,5 +1,5 @@
-//! The threads and the mailboxes between them: everything is made here before
-//! the first thread starts, so that each has what it needs from its first turn.
+//! The threads of the data path: the shards', the hubs', the bridges'. They start with nothing to
+//! serve, and are told by orders what there is.
 
 use std::future::Future;
 use std::net::TcpListener;
@@ -9,49 +9,52 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::Receiver as Letters;
 
-use super::bridge::{self, BridgeOrder, BridgePlan};
+use super::bridge::{self, BridgePlan};
 use super::events::Event;
 use super::hub_thread::{self, HubOrder};
-use super::shard_thread;
-use crate::cli::{Config, ServerPlace};
+use super::seat::{HubPlan, SeatPlan};
+use super::shard_thread::{self, RoutePlan, ShardOrder};
+use super::upstream::send_surely;
 use crate::http::ground::{FaceConfig, Handover, Pass};
-use crate::http::token_file::{TokenCell, TokenReader};
-use crate::limits::{HANDOVERS_MAX, MAILBOX_BATCHES};
-use crate::routing::letters::{Lines, ToShard};
-use crate::routing::shard::ShardLimits;
+use crate::limits::HANDOVERS_MAX;
+use crate::routing::joined::SeatId;
 use crate::runtime::bell::{Bell, Post, mailbox};
 use crate::runtime::cores;
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::{Driver, DriverChoice, Loop, RingFlags};
 use crate::runtime::tasks;
-use crate::upstream::http::{self, HttpCounters};
-use crate::wire::handshake::Offer;
 
-/// What the main thread keeps of the plan.
-pub(super) struct Posts {
-    pub(super) shard_counters: Vec<Arc<Counters>>,
-    pub(super) hub_counters: Arc<Counters>,
-    /// Of the threads that have an HTTP client, with their names in metrics.
-    pub(super) http_counters: Vec<(String, Arc<HttpCounters>)>,
-    pub(super) hub: Post<HubOrder>,
-    /// There where all sessions share one at a server over HTTP.
-    pub(super) bridge: Option<Post<BridgeOrder>>,
-    pub(super) shards: Vec<Post<ToShard>>,
+/// What the threads are made of, whatever they serve.
+#[derive(Debug)]
+pub(super) struct ThreadsPlan {
+    pub(super) hub_is_own: bool,
+    /// The core of each shard, then that of an own hub; `None`: not pinned.
+    pub(super) cores: Vec<Option<usize>>,
+    pub(super) driver: DriverChoice,
+    pub(super) ring_flags: RingFlags,
+    pub(super) face: FaceConfig,
+    /// One a shard.
+    pub(super) listeners: Vec<TcpListener>,
 }
 
-/// Everything that the threads are made of, before they start.
-pub(super) struct Plan {
+/// The threads, as the main thread reaches them.
+pub(super) struct Threads {
+    bells: Vec<Arc<Bell>>,
+    orders: Vec<Post<ShardOrder>>,
+    counters: Vec<Arc<Counters>>,
+    /// Of the thread on which hubs live.
+    hub_bell: Arc<Bell>,
+    hub_is_own: bool,
+    hub: Post<HubOrder>,
+    /// What has not been started.
+    waiting: Option<Waiting>,
+    spawner: Spawner,
+}
+
+struct Waiting {
     shards: Vec<ShardPlan>,
-    /// `None` where sessions have upstreams of their own.
-    hub: Option<HubPlan>,
-    /// Its bell, if the hub has a thread of its own.
-    own_hub: Option<Arc<Bell>>,
-    /// There where all sessions share one at a server over HTTP.
-    bridge: Option<BridgePlan>,
+    hub_orders: Letters<HubOrder>,
     cores: Vec<Option<usize>>,
-    driver: DriverChoice,
-    ring_flags: RingFlags,
-    events: Sender<Event>,
 }
 
 /// What a shard's thread is made of.
@@ -61,227 +64,201 @@ pub(super) struct ShardPlan {
     pub(super) bell: Arc<Bell>,
     pub(super) listener: TcpListener,
     pub(super) face: Arc<FaceConfig>,
-    pub(super) path: String,
-    pub(super) pass: Pass,
-    pub(super) limits: ShardLimits,
     pub(super) peers: Vec<Post<Handover>>,
     pub(super) handovers: Letters<Handover>,
-    pub(super) letters: Letters<ToShard>,
-    pub(super) lines: Post<Lines>,
-    pub(super) counters: Arc<Counters>,
-    pub(super) tokens: Option<TokenReader>,
-    /// There where sessions have upstreams of their own.
-    pub(super) private: Option<PrivatePlan>,
-}
-
-/// What a shard needs for its sessions' own upstreams.
-pub(super) struct PrivatePlan {
-    pub(super) upstream: Arc<http::Upstream>,
-    pub(super) counters: Arc<HttpCounters>,
-    /// Header lines of every request.
-    pub(super) added_fields: Vec<u8>,
-    /// How long the server may take to answer what is no call.
-    pub(super) handshake_timeout_ms: u64,
-}
-
-/// What the hub is made of.
-pub(super) struct HubPlan {
-    /// For each shard: its mailbox, and the lines that come from it.
-    pub(super) links: Vec<(Post<ToShard>, Letters<Lines>)>,
-    pub(super) orders: Letters<HubOrder>,
-    pub(super) line_bytes_max: usize,
-    pub(super) offer: Offer,
-    /// How long the server may take to answer the hub's own requests.
-    pub(super) request_timeout_ms: u64,
+    pub(super) orders: Letters<ShardOrder>,
+    /// Orders to hubs, if they live here.
+    pub(super) hub_orders: Option<Letters<HubOrder>>,
     pub(super) counters: Arc<Counters>,
 }
 
-impl Plan {
-    pub(super) fn new(
-        config: Config,
-        tokens: Option<Arc<TokenCell>>,
-        listeners: Vec<TcpListener>,
-        events: Sender<Event>,
-        upstream: Option<Arc<http::Upstream>>,
-    ) -> std::io::Result<(Plan, Posts)> {
-        let shards = config.shards;
+impl Threads {
+    /// Makes the threads' mailboxes; none is started.
+    pub(super) fn new(plan: ThreadsPlan, events: Sender<Event>) -> std::io::Result<Threads> {
+        let shards = plan.listeners.len();
         let bells = (0..shards)
             .map(|_| Bell::new())
             .collect::<Result<Vec<_>, _>>()?;
-        let own_hub = config.hub_is_own.then(Bell::new).transpose()?;
-        let hub_bell = own_hub.as_ref().unwrap_or(&bells[0]);
-        let (to_hub, orders) = mailbox(HUB_ORDERS, hub_bell);
-        let private = match (&config.server, &upstream) {
-            (ServerPlace::Http(server), Some(upstream)) if !server.is_shared => {
-                Some((upstream.clone(), server.fields.added().to_vec()))
-            }
-            _ => None,
+        let hub_bell = match (plan.hub_is_own, bells.first()) {
+            (false, Some(bell)) => bell.clone(),
+            _ => Bell::new()?,
         };
-        let handshake_timeout_ms =
-            u64::try_from(config.start_timeout.as_millis()).unwrap_or(u64::MAX);
-        // A client's initialize is no call, but its server may be as silent about it.
-        let handshake_timeout_ms = handshake_timeout_ms.min(config.limits.request_timeout_ms);
-        let is_private = private.is_some();
-        let mut to_bridge = None;
-        let mut bridge = None;
-        if let (ServerPlace::Http(server), Some(upstream)) = (&config.server, &upstream)
-            && server.is_shared
-        {
-            let bell = Bell::new()?;
-            let (post, orders) = mailbox(BRIDGE_ORDERS, &bell);
-            to_bridge = Some(post);
-            bridge = Some(BridgePlan {
-                bell,
-                orders,
-                upstream: upstream.clone(),
-                counters: Arc::default(),
-                connections_max: server.connections_max,
-                added_fields: server.fields.added().to_vec(),
-                start_timeout_ms: handshake_timeout_ms,
-                request_timeout_ms: config.limits.request_timeout_ms,
-            });
-        }
-        let face = Arc::new(config.face);
+        let (hub, hub_orders) = mailbox(ORDERS_MAX, &hub_bell);
+        let face = Arc::new(plan.face);
         let (peers, handovers): (Vec<_>, Vec<_>) = bells
             .iter()
             .map(|bell| mailbox(HANDOVERS_MAX, bell))
             .unzip();
-        let hub_counters: Arc<Counters> = Arc::default();
-        let mut links = Vec::new();
+        let mut orders = Vec::new();
+        let mut counters = Vec::new();
         let mut shard_plans = Vec::new();
-        let mut to_shards = Vec::new();
-        for (index, ((bell, listener), handovers)) in
-            bells.iter().zip(listeners).zip(handovers).enumerate()
-        {
-            let (post, letters) = mailbox(MAILBOX_BATCHES, bell);
-            let (lines, from_shard) = mailbox(MAILBOX_BATCHES, hub_bell);
-            to_shards.push(post.clone());
-            links.push((post, from_shard));
+        let parts = bells.iter().zip(plan.listeners).zip(handovers);
+        for (index, ((bell, listener), handovers)) in parts.enumerate() {
+            let (post, letters) = mailbox(ORDERS_MAX, bell);
+            let own: Arc<Counters> = Arc::default();
+            orders.push(post);
+            counters.push(own.clone());
             shard_plans.push(ShardPlan {
                 index,
                 shards,
                 bell: bell.clone(),
                 listener,
                 face: face.clone(),
-                path: config.path.clone(),
-                pass: config.pass.clone(),
-                limits: config.limits,
                 peers: peers.clone(),
                 handovers,
-                letters,
-                lines,
-                counters: Arc::default(),
-                tokens: tokens.as_ref().map(TokenCell::reader),
-                private: private.as_ref().map(|(upstream, fields)| PrivatePlan {
-                    upstream: upstream.clone(),
-                    counters: Arc::default(),
-                    added_fields: fields.clone(),
-                    handshake_timeout_ms,
-                }),
+                orders: letters,
+                hub_orders: None,
+                counters: own,
             });
         }
-        let plan = Plan {
-            shards: shard_plans,
-            hub: (!is_private).then(|| HubPlan {
-                links,
-                orders,
-                line_bytes_max: config.line_bytes_max,
-                offer: Offer {
-                    get_streams: face.get_streams,
-                    tasks: true,
-                },
-                request_timeout_ms: config.limits.request_timeout_ms,
-                counters: hub_counters.clone(),
+        Ok(Threads {
+            bells,
+            orders,
+            counters,
+            hub_bell,
+            hub_is_own: plan.hub_is_own,
+            hub,
+            waiting: Some(Waiting {
+                shards: shard_plans,
+                hub_orders,
+                cores: plan.cores,
             }),
-            own_hub,
-            bridge,
-            cores: config.cores,
-            driver: config.driver,
-            ring_flags: config.ring_flags,
-            events,
-        };
-        let posts = Posts {
-            http_counters: plan
-                .shards
-                .iter()
-                .filter_map(|shard| {
-                    let counters = shard.private.as_ref()?.counters.clone();
-                    Some((format!("shard-{}", shard.index), counters))
-                })
-                .chain(
-                    plan.bridge
-                        .iter()
-                        .map(|bridge| ("bridge".to_owned(), bridge.counters.clone())),
-                )
-                .collect(),
-            shard_counters: plan
-                .shards
-                .iter()
-                .map(|shard| shard.counters.clone())
-                .collect(),
-            hub_counters,
-            hub: to_hub,
-            bridge: to_bridge,
-            shards: to_shards,
-        };
-        Ok((plan, posts))
+            spawner: Spawner {
+                driver: plan.driver,
+                ring_flags: plan.ring_flags,
+                events,
+            },
+        })
     }
 
-    /// Threads that the plan starts.
-    pub(super) fn threads(&self) -> usize {
-        self.shards.len() + usize::from(self.own_hub.is_some()) + usize::from(self.bridge.is_some())
-    }
-
-    /// Starts the threads: the shards', the hub's if it has one, the
-    /// bridge's if there is one.
-    pub(super) fn start(self) -> std::io::Result<Vec<JoinHandle<()>>> {
-        let mut hub = self.hub;
-        let mut cores = self.cores.into_iter();
+    /// Starts the threads of the shards and of the hubs, if they have one.
+    pub(super) fn start(&mut self) -> std::io::Result<Vec<JoinHandle<()>>> {
         let mut handles = Vec::new();
-        let spawner = Spawner {
-            driver: self.driver,
-            ring_flags: self.ring_flags,
-            events: self.events,
+        let Some(waiting) = self.waiting.take() else {
+            return Ok(handles);
         };
-        for shard in self.shards {
-            let local_hub = match (shard.index, &self.own_hub) {
-                (0, None) => hub.take(),
-                _ => None,
-            };
+        let mut hub_orders = Some(waiting.hub_orders);
+        let mut cores = waiting.cores.into_iter();
+        for mut shard in waiting.shards {
+            if !self.hub_is_own {
+                shard.hub_orders = hub_orders.take();
+            }
             let name = format!("ringway-shard-{}", shard.index);
             let core = cores.next().flatten();
-            handles.push(spawner.spawn(name, core, move |driver, events| {
-                shard_thread::run(shard, local_hub, driver, events)
-            })?);
+            let work = move |driver, events| shard_thread::run(shard, driver, events);
+            handles.push(self.spawner.spawn(name, core, Vital::Always, work)?);
         }
-        if let (Some(bell), Some(hub)) = (self.own_hub, hub.take()) {
+        if let Some(orders) = hub_orders {
             let core = cores.next().flatten();
+            let bell = self.hub_bell.clone();
+            let work = move |driver, events| hub_thread::run(orders, bell, driver, events);
             let name = "ringway-hub".into();
-            handles.push(spawner.spawn(name, core, move |driver, events| {
-                hub_thread::run(hub, bell, driver, events)
-            })?);
-        }
-        if let Some(bridge) = self.bridge {
-            let name = "ringway-bridge".into();
-            handles.push(spawner.spawn(name, None, move |driver, events| {
-                bridge::run(bridge, driver, events)
-            })?);
+            handles.push(self.spawner.spawn(name, core, Vital::Always, work)?);
         }
         Ok(handles)
     }
+
+    /// How many threads say that they are ready.
+    pub(super) fn count(&self) -> usize {
+        self.orders.len() + usize::from(self.hub_is_own)
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        self.orders.len()
+    }
+
+    /// What each shard counts.
+    pub(super) fn counters(&self) -> &[Arc<Counters>] {
+        &self.counters
+    }
+
+    pub(super) fn bells(&self) -> &[Arc<Bell>] {
+        &self.bells
+    }
+
+    pub(super) fn hub_bell(&self) -> &Arc<Bell> {
+        &self.hub_bell
+    }
+
+    pub(super) fn hub_post(&self) -> &Post<HubOrder> {
+        &self.hub
+    }
+
+    pub(super) fn hub_is_own(&self) -> bool {
+        self.hub_is_own
+    }
+
+    /// Whether hubs live on the thread of that shard.
+    pub(super) fn hub_is_at(&self, shard: usize) -> bool {
+        !self.hub_is_own && shard == 0
+    }
+
+    /// Tells the threads of an upstream.
+    pub(super) fn add_seat(&self, shards: Vec<SeatPlan>, hub: Option<HubPlan>) {
+        for (post, plan) in self.orders.iter().zip(shards) {
+            send_surely(post, ShardOrder::AddSeat(Box::new(plan)));
+        }
+        // After the shards: a hub looks for the seat on its own thread.
+        if let Some(plan) = hub {
+            send_surely(&self.hub, HubOrder::Add(Box::new(plan)));
+        }
+    }
+
+    /// An upstream is served no longer.
+    pub(super) fn remove_seat(&self, seat: SeatId) {
+        send_surely(&self.hub, HubOrder::Remove(seat));
+        for post in &self.orders {
+            send_surely(post, ShardOrder::RemoveSeat(seat));
+        }
+    }
+
+    /// These routes are served from now on.
+    pub(super) fn set_routes(&self, routes: &Arc<[RoutePlan]>, pass: &Pass) {
+        for post in &self.orders {
+            let order = ShardOrder::SetRoutes(routes.clone(), pass.clone());
+            send_surely(post, order);
+        }
+    }
+
+    /// Clients may come.
+    pub(super) fn open(&self) {
+        for post in &self.orders {
+            send_surely(post, ShardOrder::Open);
+        }
+    }
+
+    /// Nothing new is begun; told so again, nothing is waited for.
+    pub(super) fn drain(&self) {
+        for post in &self.orders {
+            send_surely(post, ShardOrder::Drain);
+        }
+    }
+
+    /// Starts the thread of a bridge. It ends with the bridge's handle.
+    pub(super) fn start_bridge(&self, name: String, plan: BridgePlan) -> std::io::Result<()> {
+        let work = move |driver, events| bridge::run(plan, driver, events);
+        let started = self.spawner.spawn(name, None, Vital::UntilDone, work);
+        started.map(drop)
+    }
 }
 
-/// Orders from the main thread to the hub that wait: one to begin, one to end.
-const HUB_ORDERS: usize = 4;
+/// Orders to one thread that wait; each is taken at once.
+const ORDERS_MAX: usize = 64;
 
-/// The same to the bridge: it takes each at once.
-const BRIDGE_ORDERS: usize = 16;
-
-/// Starts threads with a loop each, and says when one ends: none may.
+/// Starts threads with a loop each, and says when one ends.
 struct Spawner {
     driver: DriverChoice,
     ring_flags: RingFlags,
     events: Sender<Event>,
+}
+
+/// Whether a thread may end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Vital {
+    /// It may not.
+    Always,
+    /// When its work is done.
+    UntilDone,
 }
 
 impl Spawner {
@@ -289,6 +266,7 @@ impl Spawner {
         &self,
         name: String,
         core: Option<usize>,
+        vital: Vital,
         work: impl FnOnce(Driver, Sender<Event>) -> F + Send + 'static,
     ) -> std::io::Result<JoinHandle<()>>
     where
@@ -307,10 +285,13 @@ impl Spawner {
                     let mut event_loop = Loop::new(choice, flags)?;
                     let driver = event_loop.driver();
                     tracing::info!(%driver, ?core, "{name} runs");
-                    let _ = events.send(Event::Ready(driver));
+                    if vital == Vital::Always {
+                        let _ = events.send(Event::Ready(driver));
+                    }
                     event_loop.block_on(work(driver, events.clone()))
                 };
                 let how = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+                    Ok(Ok(())) if vital == Vital::UntilDone => return,
                     Ok(Ok(())) => "its work is done".to_owned(),
                     Ok(Err(error)) => error.to_string(),
                     Err(panic) => format!("it panicked: {}", tasks::text(&*panic)),

@@ -5,31 +5,46 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::plan::PrivatePlan;
+use tracing::{Instrument, Span};
+
+use super::seat::PrivatePlan;
 use crate::http::shard::Shard;
 use crate::routing::private::{self, ExchangeKey, Order};
 use crate::runtime::tasks;
-use crate::upstream::http::{Abort, Client, Listener, OddSession, Request, Verb};
+use crate::upstream::http::{Abort, Client, Fields, Listener, OddSession, Request, Verb};
 
-/// Has the shard's orders carried out on its thread.
-pub(super) fn connect(shard: &Rc<Shard>, plan: PrivatePlan) {
+/// Has the shard's orders carried out on its thread, for as long as what is returned is held.
+pub(super) fn connect(shard: &Rc<Shard>, plan: PrivatePlan, span: Span) -> Rc<Carrier> {
     let carrier = Rc::new(Carrier {
         shard: shard.clone(),
         client: Client::new(plan.upstream, plan.counters),
         under_way: RefCell::default(),
         added_fields: plan.added_fields.into(),
+        passed: plan.passed,
         timeout_ms: plan.handshake_timeout_ms,
+        span,
     });
-    shard.connect_upstream(Box::new(move |order| carrier.carry_out(order)));
+    // Exchanges under way hold the carrier too, so that what they end with is carried out.
+    let held = Rc::downgrade(&carrier);
+    shard.connect_upstream(Box::new(move |order| {
+        if let Some(carrier) = held.upgrade() {
+            carrier.carry_out(order);
+        }
+    }));
+    carrier
 }
 
-struct Carrier {
+/// Who carries a shard's orders out.
+pub(super) struct Carrier {
     shard: Rc<Shard>,
     client: Rc<Client>,
     under_way: RefCell<HashMap<ExchangeKey, Abort, ahash::RandomState>>,
     added_fields: Rc<[u8]>,
+    /// Which of the header lines of clients this upstream gets, if others may get others.
+    passed: Option<Fields>,
     /// For everything but calls, whose time the shard counts.
     timeout_ms: u64,
+    span: Span,
 }
 
 impl Carrier {
@@ -43,7 +58,8 @@ impl Carrier {
                     key,
                     end: None,
                 };
-                tasks::spawn("exchange", exchange.run(request, abort));
+                let running = exchange.run(request, abort);
+                tasks::spawn("exchange", running.instrument(self.span.clone()));
             }
             Order::Abort(key) => {
                 let abort = self.under_way.borrow().get(&key).cloned();
@@ -60,6 +76,10 @@ impl Carrier {
             version,
             fields,
         } = request.address;
+        let fields = match &self.passed {
+            Some(passed) if !fields.is_empty() => own_lines(passed, &fields),
+            _ => fields,
+        };
         let fields = match (self.added_fields.is_empty(), fields.is_empty()) {
             (true, _) => fields,
             (false, true) => self.added_fields.clone(),
@@ -83,6 +103,21 @@ impl Carrier {
             silence_ms: if is_stream { 0 } else { limited },
         }
     }
+}
+
+/// Of whole header lines those that `passed` lets through.
+fn own_lines(passed: &Fields, lines: &[u8]) -> Rc<[u8]> {
+    let mut out = Vec::with_capacity(lines.len());
+    for line in lines.split(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let mut parts = line.splitn(2, |byte| *byte == b':');
+        if let (Some(name), Some(value)) = (parts.next(), parts.next())
+            && let Ok(name) = std::str::from_utf8(name)
+        {
+            passed.pass(name, value.trim_ascii_start(), &mut out);
+        }
+    }
+    out.into()
 }
 
 /// An exchange under way. When it goes, also by a panic, the shard hears of its end.
@@ -155,5 +190,23 @@ impl Listener for Hearing<'_> {
 
     fn is_over(&self) -> bool {
         self.shard.is_exchange_over(self.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another upstream of the route may get what is not for this one.
+    #[test]
+    fn an_upstream_gets_its_own_lines_only() {
+        let mut fields = Fields::default();
+        fields.pass_pattern("x-*").unwrap();
+        fields.remove_pattern("x-secret").unwrap();
+        let lines = b"authorization: Bearer t\r\nx-one: 1:2\r\nx-secret: 3\r\nx-two: \r\n";
+        let own = own_lines(&fields, lines);
+        assert_eq!(std::str::from_utf8(&own), Ok("x-one: 1:2\r\nx-two: \r\n"));
+        assert!(own_lines(&Fields::default(), lines).is_empty());
+        assert!(own_lines(&fields, b"").is_empty());
     }
 }

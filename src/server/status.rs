@@ -1,11 +1,15 @@
-//! What the admin listener is told: the counters of every thread, and where the
-//! process and its server are in their lives, which the main thread writes.
+//! What the admin listener is told: the counters of every thread, and where the process and its
+//! upstreams are in their lives, which the main thread writes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use crate::admin::{HttpSnapshot, HubSnapshot, Readiness, ShardSnapshot, Snapshot, Source};
+pub(super) use crate::admin::UpstreamState;
+use crate::admin::{
+    HttpSnapshot, HubSnapshot, Readiness, RouteHealth, ShardSnapshot, Snapshot, Source,
+    UpstreamHealth, UpstreamSnapshot,
+};
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::Driver;
 use crate::upstream::http::{EndKind, Fault, HttpCounters};
@@ -14,43 +18,127 @@ use crate::upstream::http::{EndKind, Fault, HttpCounters};
 #[derive(Debug)]
 pub(super) struct Status {
     started: SystemTime,
+    /// What the shards count that is not of one upstream.
     shards: Vec<Arc<Counters>>,
-    hub: Arc<Counters>,
-    /// The HTTP clients of threads, by their names.
-    http: Vec<(String, Arc<HttpCounters>)>,
-    readiness: AtomicU8,
+    phase: AtomicU8,
     driver: AtomicU8,
-    upstream_starts: AtomicU64,
+    serves: Mutex<Arc<Serves>>,
 }
 
-const READINESS: [Readiness; 4] = [
-    Readiness::Starting,
-    Readiness::Ready,
-    Readiness::UpstreamDown,
-    Readiness::Draining,
-];
+/// What is served.
+#[derive(Clone, Debug)]
+pub(super) enum Serves {
+    /// One upstream, as it is. What it counts is what the shards count.
+    One(Arc<SeatStatus>),
+    Routes(Vec<RouteStatus>),
+}
 
-impl Status {
+/// A route, for those who look from outside.
+#[derive(Clone, Debug)]
+pub(super) struct RouteStatus {
+    pub(super) name: String,
+    pub(super) upstreams: Vec<UpstreamStatus>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct UpstreamStatus {
+    pub(super) name: String,
+    pub(super) is_required: bool,
+    pub(super) seat: Arc<SeatStatus>,
+}
+
+/// What one upstream counts and where its server is in its life.
+#[derive(Debug)]
+pub(super) struct SeatStatus {
+    state: AtomicU8,
+    starts: AtomicU64,
+    /// In the order of the shards.
+    shards: Vec<Arc<Counters>>,
+    hub: Arc<Counters>,
+    /// The HTTP clients of threads, by the names of these.
+    http: Vec<(String, Arc<HttpCounters>)>,
+}
+
+/// Where the process is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Starting,
+    Serving,
+    Draining,
+}
+
+const PHASES: [Phase; 3] = [Phase::Starting, Phase::Serving, Phase::Draining];
+
+impl SeatStatus {
     pub(super) fn new(
+        is_private: bool,
         shards: Vec<Arc<Counters>>,
         hub: Arc<Counters>,
         http: Vec<(String, Arc<HttpCounters>)>,
-    ) -> Arc<Status> {
-        Arc::new(Status {
-            started: SystemTime::now(),
+    ) -> Arc<SeatStatus> {
+        let state = match is_private {
+            true => UpstreamState::PerSession,
+            false => UpstreamState::Starting,
+        };
+        Arc::new(SeatStatus {
+            state: AtomicU8::new(state as u8),
+            starts: AtomicU64::new(0),
             shards,
             hub,
             http,
-            readiness: AtomicU8::new(0),
-            driver: AtomicU8::new(0),
-            upstream_starts: AtomicU64::new(0),
         })
     }
 
-    pub(super) fn set_readiness(&self, readiness: Readiness) {
-        let place = READINESS.iter().position(|known| *known == readiness);
-        self.readiness
-            .store(place.unwrap_or_default() as u8, Ordering::Relaxed);
+    pub(super) fn set_state(&self, state: UpstreamState) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    pub(super) fn state(&self) -> UpstreamState {
+        let state = self.state.load(Ordering::Relaxed);
+        let known = UpstreamState::ALL.into_iter();
+        let mut found = known.filter(|known| *known as u8 == state);
+        found.next().unwrap_or(UpstreamState::Down)
+    }
+
+    /// The server has been started.
+    pub(super) fn count_start(&self) {
+        self.starts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn hub(&self) -> HubSnapshot {
+        HubSnapshot {
+            upstream_up: self.state().serves(),
+            upstream_restarts: self.starts.load(Ordering::Relaxed).saturating_sub(1),
+            quoted_ids: self.hub.quoted_ids.get(),
+            drops: self.hub.drops(),
+        }
+    }
+
+    fn http(&self) -> Vec<(String, HttpSnapshot)> {
+        let clients = self.http.iter();
+        clients
+            .map(|(thread, counters)| (thread.clone(), client(counters)))
+            .collect()
+    }
+}
+
+impl Status {
+    pub(super) fn new(shards: Vec<Arc<Counters>>, serves: Serves) -> Arc<Status> {
+        Arc::new(Status {
+            started: SystemTime::now(),
+            shards,
+            phase: AtomicU8::new(Phase::Starting as u8),
+            driver: AtomicU8::new(0),
+            serves: Mutex::new(Arc::new(serves)),
+        })
+    }
+
+    pub(super) fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    fn phase(&self) -> Phase {
+        PHASES[usize::from(self.phase.load(Ordering::Relaxed)) % PHASES.len()]
     }
 
     pub(super) fn set_driver(&self, driver: Driver) {
@@ -61,19 +149,59 @@ impl Status {
         self.driver.store(place, Ordering::Relaxed);
     }
 
-    /// The server has been started.
-    pub(super) fn count_start(&self) {
-        self.upstream_starts.fetch_add(1, Ordering::Relaxed);
+    /// This is served from now on.
+    pub(super) fn set_serves(&self, serves: Serves) {
+        *self.serves.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(serves);
+    }
+
+    fn serves(&self) -> Arc<Serves> {
+        let serves = self.serves.lock();
+        serves.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl RouteStatus {
+    /// Where its upstreams are, and so whether it can serve.
+    fn health(&self) -> RouteHealth {
+        let upstreams = self.upstreams.iter().map(|upstream| UpstreamHealth {
+            name: upstream.name.clone(),
+            is_required: upstream.is_required,
+            state: upstream.seat.state(),
+        });
+        RouteHealth {
+            name: self.name.clone(),
+            upstreams: upstreams.collect(),
+        }
     }
 }
 
 impl Source for Status {
     fn ready(&self) -> Readiness {
-        READINESS[usize::from(self.readiness.load(Ordering::Relaxed)) % READINESS.len()]
+        match self.phase() {
+            Phase::Starting => return Readiness::Starting,
+            Phase::Draining => return Readiness::Draining,
+            Phase::Serving => {}
+        }
+        let can_serve = match &*self.serves() {
+            Serves::One(seat) => seat.state().serves(),
+            Serves::Routes(routes) => routes.iter().all(|route| route.health().can_serve()),
+        };
+        match can_serve {
+            true => Readiness::Ready,
+            false => Readiness::UpstreamDown,
+        }
+    }
+
+    fn routes(&self) -> Vec<RouteHealth> {
+        match &*self.serves() {
+            Serves::One(_) => Vec::new(),
+            Serves::Routes(routes) => routes.iter().map(RouteStatus::health).collect(),
+        }
     }
 
     fn snapshot(&self) -> Snapshot {
-        Snapshot {
+        let shards = |shards: &[Arc<Counters>]| shards.iter().map(|it| shard(it)).collect();
+        let mut snapshot = Snapshot {
             version: env!("CARGO_PKG_VERSION"),
             driver: match self.driver.load(Ordering::Relaxed) {
                 1 => Some(Driver::Uring),
@@ -81,22 +209,33 @@ impl Source for Status {
                 _ => None,
             },
             started: self.started,
-            shards: self.shards.iter().map(|counters| shard(counters)).collect(),
-            hub: HubSnapshot {
-                upstream_up: self.ready() == Readiness::Ready,
-                upstream_restarts: self
-                    .upstream_starts
-                    .load(Ordering::Relaxed)
-                    .saturating_sub(1),
-                quoted_ids: self.hub.quoted_ids.get(),
-                drops: self.hub.drops(),
-            },
-            http: self
-                .http
-                .iter()
-                .map(|(thread, counters)| (thread.clone(), client(counters)))
-                .collect(),
+            shards: shards(&self.shards),
+            hub: HubSnapshot::default(),
+            http: Vec::new(),
+            upstreams: None,
+        };
+        match &*self.serves() {
+            Serves::One(seat) => {
+                snapshot.hub = HubSnapshot {
+                    upstream_up: self.ready() == Readiness::Ready,
+                    ..seat.hub()
+                };
+                snapshot.http = seat.http();
+            }
+            Serves::Routes(routes) => {
+                let all = routes.iter().flat_map(|route| {
+                    route.upstreams.iter().map(|upstream| UpstreamSnapshot {
+                        route: route.name.clone(),
+                        upstream: upstream.name.clone(),
+                        shards: shards(&upstream.seat.shards),
+                        hub: upstream.seat.hub(),
+                        http: upstream.seat.http(),
+                    })
+                });
+                snapshot.upstreams = Some(all.collect());
+            }
         }
+        snapshot
     }
 }
 

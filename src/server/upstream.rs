@@ -1,99 +1,135 @@
-//! The life of the server's process, or of the one session at a server over HTTP, as
-//! the main thread leads it: started, up, dead, started again after a pause. The main thread is the right one for it:
-//! it is not pinned and lives as long as any child.
+//! One upstream as the main thread leads it: its life, and the threads that launch and end its
+//! server, which may take their time and must not hold the main thread up. They inherit no
+//! pinning: the main thread has none.
 
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::bridge::{BridgeOrder, Session};
-use super::events::{Event, wait_for_child};
+use tracing::Span;
+
+use super::bridge::{BridgeHandle, Session};
+use super::events::Event;
 use super::hub_thread::HubOrder;
-use crate::limits::CHILD_EXIT_MS;
-use crate::routing::back_off::BackOff;
+use super::life::{Act, Failure, Life};
+use super::status::{SeatStatus, UpstreamState};
+use crate::routing::joined::SeatId;
 use crate::routing::time::Millis;
-use crate::runtime::bell::Post;
+use crate::runtime::bell::{Post, PostError};
 use crate::runtime::clock;
 use crate::upstream::child::{self, Group, ServerCommand, StartError};
 use crate::upstream::http::bridge;
-use crate::upstream::hub::ServerPipes;
+use crate::upstream::hub::{HubEvent, ServerPipes};
 use crate::upstream::stderr;
 
-/// How long the pipes of a server that was killed may stay open.
-const ENDING_MS: u64 = 2 * CHILD_EXIT_MS;
+/// Which server of an upstream, counted from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Number {
+    pub(super) seat: SeatId,
+    pub(super) start: u64,
+}
 
-/// The server and where it is in its life.
+/// Who an upstream is.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub(super) seat: SeatId,
+    /// The names of its route and its own; `None` where there is but one.
+    pub(super) names: Option<(String, String)>,
+    /// What the log says of it stands in this.
+    pub(super) span: Span,
+}
+
+impl Identity {
+    /// Of an upstream of a route.
+    pub(super) fn named(seat: SeatId, names: (String, String)) -> Identity {
+        let (route, upstream) = &names;
+        Identity {
+            seat,
+            span: tracing::error_span!("upstream", %route, %upstream),
+            names: Some(names),
+        }
+    }
+}
+
+/// An upstream and where its server is in its life.
 pub(super) struct Upstream {
+    pub(super) identity: Identity,
     origin: Origin,
-    /// The soft limit on open files that it gets.
+    /// Without it nothing starts, and one that cannot be ended ends Ringway.
+    pub(super) is_vital: bool,
+    /// It came up once, or was tried and failed.
+    has_settled: bool,
+    /// It came up once.
+    has_been_up: bool,
+    /// The soft limit on open files that its process gets.
     open_files: u64,
-    start_timeout: Duration,
     events: Sender<Event>,
     hub: Post<HubOrder>,
-    /// Which child this is, counted from 1.
-    number: u64,
-    /// Closed when the relay of the server's stderr has ended.
-    relay: Option<Receiver<()>>,
-    life: Life,
-    back_off: BackOff,
+    pub(super) status: std::sync::Arc<SeatStatus>,
+    /// Servers so far.
+    starts: u64,
+    /// Of the server that was launched last; the hub gets them next.
+    pipes: Option<ServerPipes>,
+    life: Life<Holder>,
 }
 
 /// What the server is.
+#[derive(Debug)]
 pub(super) enum Origin {
     Command(ServerCommand),
     /// At an address, in one session that all share; who leads it.
-    Bridge(String, Post<BridgeOrder>),
+    Bridge(String, BridgeHandle),
     /// At this address, where each session goes by itself.
     Elsewhere(String),
 }
 
-/// Where the server is in its life.
-enum Life {
-    /// Not Ringway's to lead.
-    Elsewhere,
-    /// Not running; to be started then.
-    Resting { start: Millis },
-    /// Running, the handshake not done.
-    Starting { holder: Holder, deadline: Millis },
-    /// Serving since then.
-    Up { holder: Holder, since: Millis },
-    /// Its stdout has ended or its process has: killed, and waited for by the hub.
-    Ending {
-        ready: Option<Millis>,
-        /// When its pipes should long have ended.
-        deadline: Millis,
+/// What ends a server when it is dropped.
+#[derive(Debug)]
+pub(super) enum Holder {
+    Process {
+        group: Group,
+        /// Closed when its process has ended.
+        ended: Receiver<()>,
+        /// Closed when the relay of its stderr has ended.
+        relay: Receiver<()>,
     },
+    Session(Session),
 }
 
-/// What ends the server when it is dropped.
-enum Holder {
-    Process(Group),
-    Session(Session),
+/// What has gone wrong with an upstream that the whole of Ringway may have to answer for.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    Failed(Failure),
+    /// It cannot be ended.
+    Stuck,
 }
 
 impl Upstream {
     pub(super) fn new(
+        identity: Identity,
         origin: Origin,
-        open_files: u64,
-        start_timeout: Duration,
+        (start_timeout, open_files): (Duration, u64),
         events: Sender<Event>,
         hub: Post<HubOrder>,
+        status: std::sync::Arc<SeatStatus>,
     ) -> Upstream {
         let life = match &origin {
-            Origin::Elsewhere(_) => Life::Elsewhere,
-            Origin::Command(_) | Origin::Bridge(..) => Life::Resting {
-                start: Millis::default(),
-            },
+            Origin::Elsewhere(_) => Life::elsewhere(),
+            Origin::Command(_) | Origin::Bridge(..) => Life::new(start_timeout),
         };
         Upstream {
+            identity,
+            has_settled: matches!(origin, Origin::Elsewhere(_)),
             origin,
+            is_vital: false,
+            has_been_up: false,
             open_files,
-            start_timeout,
             events,
             hub,
-            number: 0,
-            relay: None,
+            status,
+            starts: 0,
+            pipes: None,
             life,
-            back_off: BackOff::default(),
         }
     }
 
@@ -105,159 +141,340 @@ impl Upstream {
         }
     }
 
-    /// Whether each session goes to the server by itself.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        matches!(self.origin, Origin::Elsewhere(_))
-    }
-
     /// Whether it is a session at a server that is not Ringway's to start.
     pub(super) fn is_bridge(&self) -> bool {
         matches!(self.origin, Origin::Bridge(..))
     }
 
-    /// Starts the server.
-    pub(super) fn start(&mut self, now: Millis) -> Result<(), StartError> {
-        let (holder, pipes) = match &self.origin {
-            Origin::Command(command) => {
-                let started = child::start(command, self.open_files)?;
-                self.number += 1;
-                self.relay = Some(stderr::relay(started.stderr).map_err(StartError::Thread)?);
-                wait_for_child(self.number, started.end, self.events.clone())
-                    .map_err(StartError::Thread)?;
-                (Holder::Process(started.group), started.pipes)
+    /// Whether each session goes to the server by itself.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(self.origin, Origin::Elsewhere(_))
+    }
+
+    /// Whether it came up once, or was tried and failed, or is not Ringway's to start.
+    pub(super) fn has_settled(&self) -> bool {
+        self.has_settled
+    }
+
+    /// Whether an event is about this upstream.
+    pub(super) fn is_about(&self, event: &Event) -> bool {
+        let seat = match event {
+            Event::Hub(seat, _) => *seat,
+            Event::Launched { number, .. }
+            | Event::ServerEnded { number, .. }
+            | Event::Gone { number } => number.seat,
+            Event::Ready(_) | Event::Signal(_) | Event::Drained | Event::ThreadEnded { .. } => {
+                return false;
             }
-            Origin::Bridge(_, post) => {
-                let (pipes, bridge_pipes) = bridge::pipes().map_err(StartError::Pipes)?;
-                self.number += 1;
-                let session = Session::open(post, self.number, bridge_pipes);
-                (Holder::Session(session), pipes)
+        };
+        seat == self.identity.seat
+    }
+
+    /// What an event about it means for its life.
+    pub(super) fn hear(&mut self, event: Event) -> Option<Trouble> {
+        let now = clock::now();
+        match event {
+            Event::Hub(_, HubEvent::Open(handshake)) => {
+                self.life.opened(now);
+                if self.has_been_up {
+                    let _in = self.identity.span.enter();
+                    tracing::info!(
+                        upstream = handshake.server_name,
+                        version = handshake.server_version,
+                        "the server is up again"
+                    );
+                } else if self.identity.names.is_some() {
+                    let _in = self.identity.span.enter();
+                    tracing::info!(
+                        server = handshake.server_name,
+                        version = handshake.server_version,
+                        protocol = handshake.version.as_str(),
+                        "the server is up"
+                    );
+                }
             }
-            Origin::Elsewhere(_) => return Ok(()),
-        };
-        self.connect(holder, pipes, now);
-        Ok(())
-    }
-
-    fn connect(&mut self, holder: Holder, pipes: ServerPipes, now: Millis) {
-        let timeout = u64::try_from(self.start_timeout.as_millis()).unwrap_or(u64::MAX);
-        self.life = Life::Starting {
-            holder,
-            deadline: now.after(timeout),
-        };
-        if self.hub.send(HubOrder::Connect(pipes)).is_err() {
-            tracing::error!("the hub does not take the pipes of the new server");
+            Event::Hub(_, HubEvent::Failed(error)) => self.life.refused(error, now),
+            Event::Hub(_, HubEvent::Deaf) => self.life.deaf(now),
+            Event::Hub(_, HubEvent::Closed(error)) => {
+                self.life.closed(error.map(|error| error.to_string()), now);
+            }
+            Event::Launched { number, outcome } => {
+                let (pipes, outcome) = match outcome {
+                    Ok((holder, pipes)) => (Some(pipes), Ok(holder)),
+                    Err(error) => (None, Err(error)),
+                };
+                if self.is_current(number) {
+                    self.pipes = pipes;
+                }
+                self.life.launched(outcome, now);
+            }
+            Event::ServerEnded { number, how } if self.is_current(number) => {
+                self.life.ended(how, now);
+            }
+            Event::Gone { number } if self.is_current(number) => self.life.gone(now),
+            _ => {}
         }
-        self.hub.ring();
+        self.act()
     }
 
-    /// The handshake is done.
-    pub(super) fn opened(&mut self, now: Millis) {
-        self.life = match std::mem::replace(&mut self.life, Life::Resting { start: now }) {
-            Life::Starting { holder, .. } => Life::Up { holder, since: now },
-            other => other,
-        };
+    fn is_current(&self, number: Number) -> bool {
+        number == self.number()
     }
 
-    /// Something of the server has ended, or its time is up: all of it ends.
-    /// The hub reports when its stdout has.
-    pub(super) fn end(&mut self) {
-        let ready = match &self.life {
-            Life::Up { since, .. } => Some(*since),
-            Life::Starting { .. } => None,
-            Life::Ending { .. } | Life::Resting { .. } | Life::Elsewhere => return,
-        };
-        // Replacing the life drops the group, which kills what is left of it and
-        // may take its time; the deadline counts from there.
-        self.life = Life::Ending {
-            ready,
-            deadline: Millis::NEVER,
-        };
-        self.life = Life::Ending {
-            ready,
-            deadline: clock::now().after(ENDING_MS),
-        };
-    }
-
-    /// Something of the server lives on and holds its pipes open, although all
-    /// that is known of it was killed.
-    pub(super) fn is_stuck(&self, now: Millis) -> bool {
-        matches!(&self.life, Life::Ending { deadline, .. } if *deadline <= now)
-    }
-
-    /// Waits a moment for the last words of a server that has ended.
-    pub(super) fn wait_for_stderr(&self) {
-        if let Some(relay) = &self.relay {
-            let _ = relay.recv_timeout(Duration::from_millis(500));
+    fn number(&self) -> Number {
+        Number {
+            seat: self.identity.seat,
+            start: self.starts,
         }
-    }
-
-    /// The hub has seen the end of the server's stdout. Returns the pause in
-    /// milliseconds before the server is started again.
-    pub(super) fn closed(&mut self, now: Millis) -> u64 {
-        self.end();
-        let ready = match &self.life {
-            Life::Ending { ready, .. } => *ready,
-            _ => None,
-        };
-        let start = self.back_off.next_start(ready, now);
-        self.life = Life::Resting { start };
-        start.since(now)
     }
 
     /// When something is to be done if nothing is heard before.
     pub(super) fn due(&self) -> Option<Millis> {
-        match &self.life {
-            Life::Resting { start } => Some(*start),
-            Life::Starting { deadline, .. } => Some(*deadline),
-            Life::Ending { deadline, .. } => Some(*deadline),
-            Life::Up { .. } | Life::Elsewhere => None,
-        }
+        self.life.due()
     }
 
-    /// Does what is due. True if the server has been started.
-    pub(super) fn tick(&mut self, now: Millis) -> bool {
-        match &self.life {
-            Life::Resting { start } if *start <= now => match self.start(now) {
-                Ok(()) => return true,
-                Err(error) => {
-                    let start = self.back_off.next_start(None, now);
-                    tracing::error!(%error, pause_ms = start.since(now), "cannot start the server again");
-                    self.life = Life::Resting { start };
+    /// Does what is due.
+    pub(super) fn tick(&mut self) -> Option<Trouble> {
+        self.life.tick(clock::now());
+        self.act()
+    }
+
+    fn act(&mut self) -> Option<Trouble> {
+        let mut trouble = None;
+        let span = self.identity.span.clone();
+        let _in = span.enter();
+        while let Some(act) = self.life.next_act() {
+            match act {
+                Act::Launch => self.launch(),
+                Act::Connect => {
+                    self.status.count_start();
+                    if let Some(pipes) = self.pipes.take() {
+                        self.tell_hub(HubOrder::Connect(self.identity.seat, pipes));
+                    }
                 }
-            },
-            Life::Starting { deadline, .. } if *deadline <= now => {
+                Act::End(holder) => drop(self.end(holder)),
+                Act::LetGo => self.tell_hub(HubOrder::LetGo(self.identity.seat)),
+                Act::Up => {
+                    self.has_settled = true;
+                    self.has_been_up = true;
+                    self.status.set_state(UpstreamState::Up);
+                }
+                Act::Down => self.status.set_state(UpstreamState::Down),
+                Act::Deaf => tracing::error!("the server has closed its stdin: ending it"),
+                Act::Failed { failure, pause_ms } => {
+                    self.has_settled = true;
+                    self.status.set_state(UpstreamState::Down);
+                    self.log_failure(&failure, pause_ms);
+                    trouble = trouble.or(Some(Trouble::Failed(failure)));
+                }
+                Act::Gone {
+                    how,
+                    error,
+                    pause_ms,
+                } => tracing::error!(
+                    how,
+                    error,
+                    pause_ms,
+                    "the server is gone, it will be started again"
+                ),
+                Act::Stuck => {
+                    tracing::error!(
+                        "the server has ended, but something of it lives on and holds its pipes open"
+                    );
+                    trouble = Some(Trouble::Stuck);
+                }
+            }
+        }
+        trouble
+    }
+
+    fn log_failure(&self, failure: &Failure, pause_ms: Option<u64>) {
+        // One that ends Ringway is its last sentence.
+        if !self.has_been_up && self.is_vital {
+            return;
+        }
+        match failure {
+            Failure::Start(error) if self.starts > 1 => {
+                tracing::error!(%error, pause_ms, "cannot start the server again");
+            }
+            Failure::Handshake(error) if self.has_been_up => {
+                tracing::error!(%error, "the handshake with the restarted server failed");
+            }
+            Failure::Silent(_) => {
                 tracing::error!("the server did not answer initialize in time: killing it");
-                self.end();
             }
-            _ => {}
-        }
-        false
-    }
-
-    /// Whether this is about the child that runs now.
-    pub(super) fn is_current(&self, number: u64) -> bool {
-        number == self.number
-    }
-
-    /// Stops the server politely: its stdin is closed, then signals. `ended`
-    /// waits up to a time for the end of its process.
-    pub(super) fn stop(&mut self, ended: impl FnMut(Duration) -> bool) {
-        let life = std::mem::replace(
-            &mut self.life,
-            Life::Ending {
-                ready: None,
-                deadline: Millis::NEVER,
-            },
-        );
-        if let Life::Starting { holder, .. } | Life::Up { holder, .. } = life {
-            if self.hub.send(HubOrder::StopWriting).is_err() {
-                tracing::warn!("the hub does not take the order to close the server's stdin");
-            }
-            self.hub.ring();
-            match holder {
-                Holder::Process(group) => group.stop(ended),
-                Holder::Session(session) => session.stop(ended),
-            }
+            failure => tracing::error!(error = %failure, pause_ms, "the server did not come up"),
         }
     }
+
+    /// The main thread may wait for a mailbox, unlike the others.
+    fn tell_hub(&self, order: HubOrder) {
+        send_surely(&self.hub, order);
+    }
+
+    fn launch(&mut self) {
+        self.starts += 1;
+        self.status.set_state(UpstreamState::Starting);
+        let number = self.number();
+        let events = self.events.clone();
+        match &self.origin {
+            Origin::Command(command) => {
+                let command = command.clone();
+                let open_files = self.open_files;
+                let span = self.identity.span.clone();
+                let launching = std::thread::Builder::new()
+                    .name("ringway-launch".into())
+                    .spawn(move || {
+                        let outcome = launch(number, &command, open_files, &span, &events);
+                        // If nobody hears it any more, the server ends with it.
+                        let _ = events.send(Event::Launched { number, outcome });
+                    });
+                if let Err(error) = launching {
+                    let outcome = Err(StartError::Thread(error));
+                    let _ = self.events.send(Event::Launched { number, outcome });
+                }
+            }
+            Origin::Bridge(_, bridge) => {
+                let outcome = bridge::pipes().map_err(StartError::Pipes);
+                let outcome = outcome.map(|(pipes, bridge_pipes)| {
+                    let session = Session::open(bridge, number, bridge_pipes);
+                    (Holder::Session(session), pipes)
+                });
+                let _ = events.send(Event::Launched { number, outcome });
+            }
+            Origin::Elsewhere(_) => {}
+        }
+    }
+
+    /// Ends a server at once.
+    fn end(&self, holder: Holder) -> Option<JoinHandle<()>> {
+        let number = self.number();
+        let events = self.events.clone();
+        self.aside(move || {
+            drop(holder);
+            let _ = events.send(Event::Gone { number });
+        })
+    }
+
+    /// Does something that may take its time on a thread of its own. Where there is none to be
+    /// had, what `work` holds is dropped here.
+    fn aside(&self, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+        let number = self.number();
+        let span = self.identity.span.clone();
+        let started = std::thread::Builder::new()
+            .name("ringway-end".into())
+            .spawn(move || span.in_scope(work));
+        match started {
+            Ok(handle) => Some(handle),
+            Err(error) => {
+                tracing::error!(%error, "cannot start a thread to end the server");
+                let _ = self.events.send(Event::Gone { number });
+                None
+            }
+        }
+    }
+
+    /// Stops the server politely: its stdin is closed, then signals. What is returned is done
+    /// when it has ended.
+    pub(super) fn stop(&mut self) -> Option<JoinHandle<()>> {
+        let holder = self.life.stop()?;
+        self.tell_hub(HubOrder::StopWriting(self.identity.seat));
+        self.aside(move || holder.stop())
+    }
+
+    /// Ends the server at once, and waits a moment for its last words.
+    pub(super) fn kill(&mut self) -> Option<JoinHandle<()>> {
+        let holder = self.life.stop()?;
+        self.aside(move || holder.kill())
+    }
+}
+
+/// Launches the server of a command.
+fn launch(
+    number: Number,
+    command: &ServerCommand,
+    open_files: u64,
+    span: &Span,
+    events: &Sender<Event>,
+) -> Result<(Holder, ServerPipes), StartError> {
+    let started = child::start(command, open_files)?;
+    let relay = stderr::relay(started.stderr, span.clone()).map_err(StartError::Thread)?;
+    let (alive, ended) = channel::<()>();
+    let events = events.clone();
+    let end = started.end;
+    std::thread::Builder::new()
+        .name("ringway-wait".into())
+        .spawn(move || {
+            let how = end.wait();
+            let _ = events.send(Event::ServerEnded { number, how });
+            drop(alive);
+        })
+        .map_err(StartError::Thread)?;
+    let holder = Holder::Process {
+        group: started.group,
+        ended,
+        relay,
+    };
+    Ok((holder, started.pipes))
+}
+
+impl Holder {
+    /// Waits for the server, whose stdin is being closed, to end; helps it to.
+    fn stop(self) {
+        match self {
+            Holder::Process { group, ended, .. } => {
+                group.stop(|patience| has_closed(&ended, patience));
+            }
+            Holder::Session(session) => session.stop(),
+        }
+    }
+
+    /// Ends the server and waits for what it had to say.
+    fn kill(self) {
+        match self {
+            Holder::Process { group, relay, .. } => {
+                drop(group);
+                has_closed(&relay, LAST_WORDS);
+            }
+            Holder::Session(session) => drop(session),
+        }
+    }
+}
+
+/// How long the last words of a server that has ended are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Waits until the other end of `alive` is dropped, for `patience` at most.
+pub(super) fn has_closed(alive: &Receiver<()>, patience: Duration) -> bool {
+    matches!(
+        alive.recv_timeout(patience),
+        Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
+    )
+}
+
+/// How long a mailbox may be full before its thread counts as lost.
+const MAILBOX_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sends an order. The main thread may wait for a mailbox, unlike the others; every thread takes
+/// its orders at once.
+pub(super) fn send_surely<T>(post: &Post<T>, order: T) {
+    let deadline = std::time::Instant::now() + MAILBOX_PATIENCE;
+    let mut order = order;
+    loop {
+        match post.send(order) {
+            Ok(()) => break,
+            // The thread has ended, which ends the process.
+            Err(PostError::Gone(_)) => return,
+            Err(PostError::Full(back)) => {
+                if std::time::Instant::now() > deadline {
+                    tracing::error!("a thread does not take its orders");
+                    return;
+                }
+                order = back;
+                post.ring();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    post.ring();
 }

@@ -1,14 +1,16 @@
 //! The server's process as Ringway sees it: started through a guard process
 //! (see [`super::guard`]) with pipes of its own, with nothing of Ringway's
-//! inherited but those. Must be started from a thread that is not pinned and
-//! lives as long as the child.
+//! inherited but those. Must be started from a thread that is not pinned: what
+//! it runs on is inherited.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io::{self, BufRead, BufReader};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,12 +22,32 @@ use super::hub::ServerPipes;
 use crate::limits::{CHILD_EXIT_MS, PIPE_BYTES};
 
 /// The command that runs the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct ServerCommand {
     /// The server's name in messages.
     pub label: String,
+    /// A name that is looked up in PATH, or a path. A relative path, and a relative entry of PATH,
+    /// start at the working directory, as in a shell that has changed to it.
     pub program: OsString,
     pub arguments: Vec<OsString>,
+    /// Variables that are added to those of Ringway, or take their place.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where the server runs; by default where Ringway does.
+    pub working_directory: Option<PathBuf>,
+}
+
+/// Without the values of the environment, which may be secrets.
+impl fmt::Debug for ServerCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.environment.iter().map(|(name, _)| name).collect();
+        f.debug_struct("ServerCommand")
+            .field("label", &self.label)
+            .field("program", &self.program)
+            .field("arguments", &self.arguments)
+            .field("environment", &names)
+            .field("working_directory", &self.working_directory)
+            .finish()
+    }
 }
 
 /// A server that has been started.
@@ -55,6 +77,13 @@ pub struct ServerEnd(BufReader<UnixStream>);
 pub enum StartError {
     #[error("cannot run {label:?}: {reason}")]
     Command { label: String, reason: String },
+    /// Its working directory is not there, or is none.
+    #[error("cannot run {label:?} in {}: {error}", .directory.display())]
+    Directory {
+        label: String,
+        directory: PathBuf,
+        error: io::Error,
+    },
     #[error("cannot set up the server's pipes: {0}")]
     Pipes(#[from] rustix::io::Errno),
     #[error("cannot start the guard of the server's process: {0}")]
@@ -69,6 +98,13 @@ const GUARD_PATIENCE: Duration = Duration::from_secs(10);
 /// Starts the server. `open_files` is the soft limit that it gets: Ringway has
 /// raised its own, and some programs walk over all possible descriptors.
 pub fn start(command: &ServerCommand, open_files: u64) -> Result<Started, StartError> {
+    if let Some(directory) = &command.working_directory {
+        check_directory(directory).map_err(|error| StartError::Directory {
+            label: command.label.clone(),
+            directory: directory.clone(),
+            error,
+        })?;
+    }
     let (child_stdin, stdin) = pipe()?;
     let (stdout, child_stdout) = pipe()?;
     let (stderr, child_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -91,6 +127,16 @@ pub fn start(command: &ServerCommand, open_files: u64) -> Result<Started, StartE
         if is_own_variable(&name) {
             process.env_remove(name);
         }
+    }
+    let added = command.environment.iter();
+    process.envs(
+        added
+            .filter(|(name, _)| !is_own_variable(name))
+            .map(|(name, value)| (name, value)),
+    );
+    if let Some(directory) = &command.working_directory {
+        // The guard looks the program up from there.
+        process.current_dir(directory);
     }
     // SAFETY: between fork and exec the closure makes two system calls and
     // allocates nothing.
@@ -115,6 +161,14 @@ pub fn start(command: &ServerCommand, open_files: u64) -> Result<Started, StartE
 /// would be a leak.
 fn is_own_variable(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b"RINGWAY_")
+}
+
+/// Says what is wrong with a working directory; without this the guard would be blamed.
+fn check_directory(directory: &Path) -> io::Result<()> {
+    if !std::fs::metadata(directory)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    rustix::fs::access(directory, rustix::fs::Access::EXEC_OK).map_err(io::Error::from)
 }
 
 pub(super) fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {

@@ -4,12 +4,16 @@
 //! tasks: a server that stops reading never stops the hub.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use super::http::Abort;
 use super::links::{Link, Links};
 use crate::limits::{MESSAGES_PER_TURN, UPSTREAM_READ_BYTES, UPSTREAM_WRITE_BYTES};
 use crate::routing::drops::DropReason;
@@ -67,6 +71,10 @@ pub struct Hub {
     /// The pipes of the next child, and the wake-up for them.
     next_pipes: RefCell<Option<ServerPipes>>,
     pipes_ready: Notify,
+    /// Lets go of the pipes of the child that is talked to.
+    let_go: RefCell<Abort>,
+    /// There are no more children.
+    is_closing: Cell<bool>,
     /// The writing task waits for lines.
     writer_is_idle: Cell<bool>,
 }
@@ -93,6 +101,8 @@ impl Hub {
             stop_next: Cell::new(false),
             next_pipes: RefCell::new(None),
             pipes_ready: Notify::default(),
+            let_go: RefCell::default(),
+            is_closing: Cell::new(false),
             writer_is_idle: Cell::new(false),
         })
     }
@@ -103,11 +113,26 @@ impl Hub {
         self.pipes_ready.notify();
     }
 
-    /// Talks to one child after the other, for as long as the thread runs.
+    /// Lets go of the pipes of a child that cannot be ended: as if they had ended.
+    pub fn let_go(&self) {
+        self.let_go.borrow().set();
+    }
+
+    /// Ends the hub: the child is asked to end, and when its stdout has ended nothing of the hub
+    /// runs any more.
+    pub fn close(&self) {
+        self.is_closing.set(true);
+        self.next_pipes.take();
+        self.stop_writing();
+        self.pipes_ready.notify();
+    }
+
+    /// Talks to one child after the other, until the hub is closed.
     pub async fn run(self: Rc<Hub>, driver: Driver) {
         loop {
             let pipes = self.next_pipes.borrow_mut().take();
             match pipes {
+                None if self.is_closing.get() => return,
                 None => self.pipes_ready.wait().await,
                 Some(pipes) => {
                     if let Err(error) = self.serve(pipes, driver).await {
@@ -124,10 +149,13 @@ impl Hub {
         let stdin = StreamFd::new(pipes.stdin, driver)?;
         let stdout = StreamFd::new(pipes.stdout, driver)?;
         self.state.borrow_mut().begin();
+        let let_go = Abort::new();
+        self.let_go.replace(let_go.clone());
         self.stop_writing.set(self.stop_next.take());
         self.lines_ready.notify();
-        let writer = monoio::spawn(self.clone().write_contained(stdin));
-        let outcome = self.read(stdout, driver).await;
+        let writer = monoio::spawn(self.clone().write_contained(stdin, let_go.clone()));
+        let outcome = until(&let_go, self.read(stdout, driver)).await;
+        let outcome = outcome.unwrap_or(Ok(()));
         self.stop_writing();
         self.with_state(|state, links| state.end(links));
         self.flush_until_taken().await;
@@ -266,14 +294,14 @@ impl Hub {
 
     /// Waits, without reading on, while a shard's overflow is over its bound.
     async fn wait_for_room(&self) {
-        while self.links.borrow().0.iter().any(Link::is_over) {
+        while self.links.borrow().0.iter().any(Link::is_over) && !self.is_closing.get() {
             monoio::time::sleep(Duration::from_millis(1)).await;
             self.flush();
         }
     }
 
     async fn flush_until_taken(&self) {
-        while !self.flush() {
+        while !self.flush() && !self.is_closing.get() {
             monoio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -281,10 +309,10 @@ impl Hub {
     /// Sends again, from time to time, what a full mailbox did not take, and lets
     /// the hub's own requests know of the time. Runs as long as the hub.
     pub async fn retry_overflow(self: Rc<Hub>) {
-        loop {
+        while !self.is_closing.get() {
             monoio::time::sleep(Duration::from_millis(20)).await;
             self.with_state(|state, links| state.tick(clock::now(), links));
-            while !self.flush() {
+            while !self.flush() && !self.is_closing.get() {
                 monoio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -292,8 +320,9 @@ impl Hub {
 
     /// A server that nothing can be written to is as good as deaf, also when it
     /// is the writing task that has failed.
-    async fn write_contained(self: Rc<Hub>, stdin: StreamFd) {
-        if let Err(panic) = tasks::contained(self.clone().write(stdin)).await {
+    async fn write_contained(self: Rc<Hub>, stdin: StreamFd, let_go: Abort) {
+        let writing = until(&let_go, self.clone().write(stdin));
+        if let Err(panic) = tasks::contained(writing).await {
             tracing::error!(panic = tasks::text(&*panic), "the writing task panicked");
             (self.report)(HubEvent::Deaf);
         }
@@ -383,4 +412,17 @@ impl Hub {
         self.writer_is_idle.set(false);
         self.lines_ready.notify();
     }
+}
+
+/// Waits for `work`, unless the pipes are to be let go of before.
+async fn until<F: Future>(let_go: &Abort, work: F) -> Option<F::Output> {
+    let mut stopping = pin!(let_go.wait());
+    let mut work = pin!(work);
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        stopping.as_mut().poll(cx).map(|()| None)
+    })
+    .await
 }

@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 
 use crate::limits::{STDERR_LINE_BYTES, STDERR_LINES_PER_SECOND};
 
-/// Starts the relay. What it returns is closed when the relay has ended.
-pub fn relay(stderr: OwnedFd) -> std::io::Result<Receiver<()>> {
+/// Starts the relay. What it returns is closed when the relay has ended. `span` is around what
+/// it logs.
+pub fn relay(stderr: OwnedFd, span: tracing::Span) -> std::io::Result<Receiver<()>> {
     let (alive, ended) = channel();
     std::thread::Builder::new()
         .name("ringway-stderr".into())
         .spawn(move || {
             let _alive: Sender<()> = alive;
-            read_lines(BufReader::new(File::from(stderr)));
+            span.in_scope(|| read_lines(BufReader::new(File::from(stderr))));
         })?;
     Ok(ended)
 }

@@ -91,13 +91,11 @@ impl<'t> Walk<'t> {
             return Ok(());
         }
         loop {
-            let before = self.at;
             item(self)?;
             let next = self.next()?;
-            let has_moved = self.at > before;
             self.at += 1;
             match next {
-                b',' if has_moved => {}
+                b',' => {}
                 _ if next == end => return Ok(()),
                 _ => return Err(Malformed),
             }
@@ -266,6 +264,7 @@ mod tests {
         for text in [
             &b"{1:2}"[..],
             b"{\"a\" 1}",
+            b"{\"a\";1}",
             b"[1 2]",
             b"{\"a\":1\"b\"}",
             b"[,]",
@@ -274,6 +273,13 @@ mod tests {
             let read = rebuilt(&mut whole(text), &mut String::new());
             assert_eq!(read, Err(Malformed), "{}", String::from_utf8_lossy(text));
         }
+    }
+
+    #[test]
+    fn a_quote_alone_is_no_string() {
+        assert_eq!(whole(b"\"").skip(), Err(Malformed));
+        assert_eq!(whole(b" \"a").skip(), Err(Malformed));
+        assert_eq!(whole(b"\"\"").skip(), Ok(()));
     }
 
     #[test]

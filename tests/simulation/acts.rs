@@ -2,8 +2,8 @@
 //! end their sessions or vanish; and what they get at once.
 
 use ringway::http::connections::{Form, Phase};
+use ringway::http::ground::ResponseMode;
 use ringway::http::response::{Manner, OriginAnswer};
-use ringway::http::shard::ResponseMode;
 use ringway::limits::{SLOTS_BEFORE_REUSE, TASK_CURSORS_MAX};
 use ringway::routing::calls::ReplyTo;
 use ringway::routing::client::Step;

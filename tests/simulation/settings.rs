@@ -1,7 +1,7 @@
 //! What is drawn once for a run: its size, its limits, its faults, how often
 //! each thing happens.
 
-use ringway::http::shard::ResponseMode;
+use ringway::http::ground::ResponseMode;
 use ringway::routing::shard::ShardLimits;
 
 use crate::dice::Dice;

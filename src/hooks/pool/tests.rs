@@ -7,6 +7,8 @@ use super::*;
 use crate::hooks::tests::{LONG, TOOL, Told, chain, job};
 use crate::hooks::{HookCounters, Verdict};
 
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Short enough to wait for.
 const SHORT: Duration = Duration::from_millis(10);
 
@@ -56,7 +58,20 @@ fn submitted(pool: &Pool, chain: &Arc<Chain>) -> Receiver<Outcome> {
 
 #[track_caller]
 fn failure(outcome: &Receiver<Outcome>) -> Option<Failure> {
-    outcome.recv_timeout(LONG).expect("an outcome").failure
+    outcome.recv_timeout(PATIENCE).expect("an outcome").failure
+}
+
+/// Has a hook of `chain` hold a job beyond its time. On a busy machine a job may be over before a
+/// worker takes it; then another is tried. The outcome, and what it came through.
+fn stuck(pool: &Pool, chain: &Arc<Chain>) -> (Outcome, Receiver<Outcome>) {
+    loop {
+        let outcomes = submitted(pool, chain);
+        let outcome = outcomes.recv_timeout(PATIENCE).expect("an outcome");
+        assert_eq!(outcome.failure, Some(Failure::TimedOut));
+        if outcome.text.is_empty() {
+            return (outcome, outcomes);
+        }
+    }
 }
 
 /// Waits for what other threads are about to bring about.
@@ -64,7 +79,7 @@ fn failure(outcome: &Receiver<Outcome>) -> Option<Failure> {
 fn until(mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < LONG, "it does not come about");
+        assert!(begin.elapsed() < PATIENCE, "it does not come about");
         thread::yield_now();
     }
 }
@@ -105,7 +120,7 @@ fn hooks_run_on_threads_of_the_pool_and_so_does_what_comes_then() {
         let _ = done.send(outcome);
     })
     .expect("there is room");
-    let outcome: Outcome = outcome.recv_timeout(LONG).expect("an outcome");
+    let outcome: Outcome = outcome.recv_timeout(PATIENCE).expect("an outcome");
     assert_eq!(outcome.verdict, Verdict::Rewrite(b"{\"a\":1}".to_vec()));
     assert_eq!(outcome.text, b"{}");
     assert_eq!(format!("{:?}", outcome.state), "CallState { kept: 1 }");
@@ -152,7 +167,9 @@ fn threads_are_started_for_what_waits_and_no_more_than_allowed() {
     let held = held(LONG);
     let outcomes: Vec<_> = (0..5).map(|_| submitted(&pool, &held.chain)).collect();
     for _ in 0..3 {
-        held.entered.recv_timeout(LONG).expect("three are entered");
+        held.entered
+            .recv_timeout(PATIENCE)
+            .expect("three are entered");
     }
     assert_eq!(pool.waiting(), 2);
     assert_eq!(pool.shared.lock().started, 3);
@@ -165,14 +182,11 @@ fn threads_are_started_for_what_waits_and_no_more_than_allowed() {
 fn a_hook_that_does_not_come_back_is_answered_for_and_its_late_verdict_is_lost() {
     let pool = Pool::new(settings(1));
     let held = held(SHORT);
-    let outcome = submitted(&pool, &held.chain);
-    let first = outcome.recv_timeout(LONG).expect("an outcome");
+    let (first, outcome) = stuck(&pool, &held.chain);
     assert_eq!(
         first.verdict,
         Verdict::deny(-32603, "A hook did not answer in time")
     );
-    assert_eq!(first.failure, Some(Failure::TimedOut));
-    assert!(first.text.is_empty());
     assert_eq!(pool.given_up(), 1);
     // Others are served meanwhile.
     assert_eq!(failure(&submitted(&pool, &passing(LONG))), None);
@@ -181,7 +195,8 @@ fn a_hook_that_does_not_come_back_is_answered_for_and_its_late_verdict_is_lost()
     assert_empty(&pool);
     assert!(outcome.recv().is_err(), "done was called once and is gone");
     let counters = held.chain.counters();
-    assert_eq!((counters.timed_out(), counters.passed()), (1, 0));
+    assert_ne!(counters.timed_out(), 0);
+    assert_eq!(counters.passed(), 0);
 }
 
 #[test]
@@ -198,7 +213,7 @@ fn no_further_hook_is_asked_when_the_time_is_over() {
     });
     let chain = Arc::new(chain(vec![first, second], SHORT));
     let pool = Pool::new(settings(1));
-    assert_eq!(failure(&submitted(&pool, &chain)), Some(Failure::TimedOut));
+    stuck(&pool, &chain);
     drop(release);
     assert_empty(&pool);
     assert!(told.is_empty());
@@ -232,11 +247,11 @@ fn what_waits_too_long_is_answered_with_its_text_and_leaves_the_queue() {
     let held = held(LONG);
     let blocked = submitted(&pool, &held.chain);
     held.entered
-        .recv_timeout(LONG)
+        .recv_timeout(PATIENCE)
         .expect("the hook is entered");
     for _ in 0..3 {
         let outcome = submitted(&pool, &passing(SHORT));
-        let outcome = outcome.recv_timeout(LONG).expect("an outcome");
+        let outcome = outcome.recv_timeout(PATIENCE).expect("an outcome");
         assert_eq!(outcome.failure, Some(Failure::TimedOut));
         assert_eq!(outcome.text, b"{}");
     }
@@ -252,12 +267,10 @@ fn threads_are_replaced_up_to_the_limit_and_come_back() {
         given_up_max: 2,
         ..settings(1)
     });
-    let stuck = held(SHORT);
+    let held = held(SHORT);
     for count in 1..=3 {
         // Each is taken by the thread that replaced the one before.
-        let outcome = submitted(&pool, &stuck.chain);
-        stuck.entered.recv_timeout(LONG).expect("a worker takes it");
-        assert_eq!(failure(&outcome), Some(Failure::TimedOut));
+        stuck(&pool, &held.chain);
         assert_eq!(pool.given_up(), count);
     }
     // Now there is no thread left, and none may be started.
@@ -268,10 +281,10 @@ fn threads_are_replaced_up_to_the_limit_and_come_back() {
     let patient = submitted(&pool, &passing(LONG));
     assert!(patient.is_empty());
     // One that comes back works again; the others are not needed.
-    stuck.release.send(()).expect("three hooks listen");
+    held.release.send(()).expect("three hooks listen");
     assert_eq!(failure(&patient), None);
     assert_eq!(pool.given_up(), 2);
-    drop(stuck.release);
+    drop(held.release);
     assert_empty(&pool);
     assert_eq!(pool.shared.lock().active, 1);
 }
@@ -279,8 +292,8 @@ fn threads_are_replaced_up_to_the_limit_and_come_back() {
 #[test]
 fn what_waits_behind_stuck_hooks_is_taken_by_their_replacements() {
     let pool = Pool::new(settings(1));
-    let stuck = held(SHORT);
-    let outcome = submitted(&pool, &stuck.chain);
+    let held = held(SHORT);
+    let outcome = submitted(&pool, &held.chain);
     let behind = submitted(&pool, &passing(LONG));
     assert_eq!(failure(&outcome), Some(Failure::TimedOut));
     assert_eq!(failure(&behind), None);
@@ -296,7 +309,7 @@ fn what_is_refused_comes_back_and_is_never_done() {
     let held = held(LONG);
     let first = submitted(&pool, &held.chain);
     held.entered
-        .recv_timeout(LONG)
+        .recv_timeout(PATIENCE)
         .expect("the hook is entered");
     let submit = |text: &str| {
         let (done, outcome) = bounded::<()>(1);
@@ -316,18 +329,17 @@ fn what_is_refused_comes_back_and_is_never_done() {
     assert_eq!(refused, Err(Vec::new()), "too many jobs");
     assert!(never.recv().is_err());
     assert_eq!(held.chain.counters().rejected_full(), 2);
-    drop(held.release.clone());
     for _ in 0..3 {
         held.release.send(()).expect("the hook listens");
     }
     assert_eq!(failure(&first), None);
-    assert!(second.recv_timeout(LONG).is_ok() && third.recv_timeout(LONG).is_ok());
+    assert!(second.recv_timeout(PATIENCE).is_ok() && third.recv_timeout(PATIENCE).is_ok());
     assert_empty(&pool);
     // However long one is, it is taken where nothing else waits.
     let (accepted, long) = submit(&"1".repeat(11));
     assert_eq!(accepted, Ok(()));
     held.release.send(()).expect("the hook listens");
-    assert!(long.recv_timeout(LONG).is_ok());
+    assert!(long.recv_timeout(PATIENCE).is_ok());
 }
 
 #[test]
@@ -363,7 +375,7 @@ fn panics_of_hooks_and_of_callers_end_no_thread() {
         Verdict::Pass
     });
     let late = Arc::new(chain(vec![hook], SHORT));
-    assert_eq!(failure(&submitted(&pool, &late)), Some(Failure::TimedOut));
+    stuck(&pool, &late);
     until(|| Arc::strong_count(&late) == 2);
     let weak = Arc::downgrade(&late);
     let _ = caught(|| drop(late));
@@ -382,10 +394,8 @@ fn panics_of_hooks_and_of_callers_end_no_thread() {
         failure(&submitted(&pool, &held.chain)),
         Some(Failure::TimedOut)
     );
-    assert_eq!(
-        pool.shared.lock().active,
-        1 - usize::from(pool.given_up() > 64)
-    );
+    drop(held.release);
+    assert_empty(&pool);
 }
 
 #[test]
@@ -395,7 +405,7 @@ fn whatever_is_open_when_the_pool_ends_is_denied_once() {
     let held = held(LONG);
     let running = submitted(&pool, &held.chain);
     held.entered
-        .recv_timeout(LONG)
+        .recv_timeout(PATIENCE)
         .expect("the hook is entered");
     let waiting = submitted(&pool, &held.chain);
     drop(pool);

@@ -590,10 +590,10 @@ fn strings(value: &Value, nested: usize, out: &mut Vec<String>) {
 
 fn string(text: &str, nested: usize, out: &mut Vec<String>) {
     out.push(text.to_owned());
-    if nested < NESTED_MAX {
-        if let Ok(inner) = serde_json::from_str::<Value>(text) {
-            strings(&inner, nested + 1, out);
-        }
+    if nested < NESTED_MAX
+        && let Ok(inner) = serde_json::from_str::<Value>(text)
+    {
+        strings(&inner, nested + 1, out);
     }
 }
 

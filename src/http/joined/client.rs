@@ -254,6 +254,9 @@ impl Joined {
         seat: &Seat,
         change: Option<Edit<'_>>,
     ) -> Step<InFlight> {
+        if self.ground.is_waiting_full() {
+            return incoming.failed(Reason::Overloaded);
+        }
         let legs: SmallVec<[_; 4]> = match self.sessions.borrow().get(incoming.key) {
             Some(session) => session.legs.iter().copied().collect(),
             None => return incoming.failed(Reason::SessionEnded),

@@ -86,27 +86,32 @@ impl Joined {
         state.sessions.get(leg)?.joined
     }
 
-    /// A message of an upstream to a client, in the names of the route.
-    pub(in crate::http) fn renamed(&self, seat: SeatId, message: Vec<u8>) -> Vec<u8> {
+    /// A message of an upstream to a client, in the names of the route. `None`: it is about a
+    /// resource that is denied.
+    pub(in crate::http) fn renamed(&self, seat: SeatId, message: Vec<u8>) -> Option<Vec<u8>> {
         let local = self.local();
         let Some(place) = local.place(seat) else {
-            return message;
+            return Some(message);
         };
         let naming = &local.settings.naming;
-        if naming.keeps_links(place) || !rename::may_hold_uris(&message) {
-            return message;
+        if naming.is_plain() || !rename::may_hold_uris(&message) {
+            return Some(message);
         }
         let Ok(envelope) = scan::scan(&message) else {
-            return message;
+            return Some(message);
         };
         let of = match &*envelope.method {
             "notifications/resources/updated" => ParamsOf::Updated,
             "sampling/createMessage" => ParamsOf::Sampling,
-            _ => return message,
+            _ => return Some(message),
         };
         let Some(params) = envelope.params else {
-            return message;
+            return Some(message);
         };
+        if of == ParamsOf::Updated {
+            let uri = envelope.uri.as_ref().and_then(|uri| uri.text(&message));
+            naming.public(Kind::Resource, place, &uri?)?;
+        }
         let names = UpstreamNames {
             naming,
             upstream: place,
@@ -116,7 +121,7 @@ impl Joined {
         let mut edits = edits(&replacements);
         let mut out = Vec::with_capacity(message.len() + 64);
         splice(&mut out, &message, &mut edits);
-        out
+        Some(out)
     }
 }
 

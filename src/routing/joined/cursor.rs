@@ -205,7 +205,7 @@ mod tests {
             (key(), "/mcp2", 9),
             (key(), "/mc", 9),
             (key(), "/mcp", 8),
-            (key(), "/mcp", 9 << 64),
+            (key(), "/mcp", 9 | 1 << 64),
         ] {
             let read = Cursor::decode(&text, tools, &key, route, session);
             assert_eq!(read, Err(BadCursor));
@@ -228,9 +228,9 @@ mod tests {
 
     #[test]
     fn what_is_signed_has_one_reading() {
-        let one = signed("/a", 1, b"bc");
-        assert_ne!(one, signed("/ab", 1, b"c"));
-        assert_ne!(one, signed("/a", 2, b"bc"));
+        let session = u128::from_be_bytes([b'b'; 16]);
+        let one = signed("/a", session, b"bc");
+        assert_ne!(one, signed("/ab", session, b"c"));
         let moved = cursor(&[("o", "nea"), ("two", "")]);
         assert_ne!(
             text_of(&cursor(&[("one", "a"), ("two", "")])),
@@ -313,7 +313,11 @@ mod tests {
         assert!(read_as(&text, ListKind::Tools).is_ok());
         assert_eq!(of(longest + 1), Err(CursorLimit::Bytes));
         assert_eq!(of(1 << 20), Err(CursorLimit::Bytes));
-        let longer = "A".repeat(CURSOR_BYTES_MAX + 4);
+        let mut payload = vec![1, 0, 0, 0, 3, 0, 0, 0, 0];
+        put(&mut payload, &vec![b'x'; longest + 4]).expect("a length");
+        let tag = hmac::sign(&key().0, &signed("/mcp", 9, &payload));
+        let longer = URL_SAFE_NO_PAD.encode([&payload, tag.as_ref()].concat());
+        assert!(longer.len() > CURSOR_BYTES_MAX);
         assert_eq!(read_as(&longer, ListKind::Tools), Err(BadCursor));
     }
 

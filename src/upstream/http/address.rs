@@ -172,13 +172,42 @@ fn is_name(host: &str) -> bool {
 
 /// Header lines besides those that every request has: the same ones for all, and those of
 /// a client that may be passed on.
-#[derive(Clone, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct Fields {
     /// Whole lines.
     added: Box<[u8]>,
-    /// Names in lower case, without those that are added.
-    passed: Box<[Box<str>]>,
+    /// Without the names that are added.
+    passed: Box<[NamePattern]>,
+    removed: Box<[NamePattern]>,
     added_names: Box<[Box<str>]>,
+}
+
+/// Names of headers in lower case: one, or all that begin with a text.
+#[derive(Clone, PartialEq, Eq)]
+enum NamePattern {
+    Name(Box<str>),
+    Start(Box<str>),
+}
+
+impl NamePattern {
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            NamePattern::Name(own) => own.eq_ignore_ascii_case(name),
+            NamePattern::Start(start) => name
+                .as_bytes()
+                .get(..start.len())
+                .is_some_and(|head| head.eq_ignore_ascii_case(start.as_bytes())),
+        }
+    }
+}
+
+impl fmt::Debug for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NamePattern::Name(name) => write!(f, "{name}"),
+            NamePattern::Start(start) => write!(f, "{start}*"),
+        }
+    }
 }
 
 /// What is wrong with a header of a flag. A value is never repeated.
@@ -194,6 +223,8 @@ pub enum FieldError {
     Value(String),
     #[error("headers are passed by name: there is no * for all of them")]
     All,
+    #[error("{0:?} has a * that is not at its end")]
+    Star(String),
 }
 
 /// Names of fields that are about the connection, the body or the protocol itself.
@@ -217,33 +248,70 @@ const OWN_PREFIXES: [&str; 5] = ["accept-", "content-", "mcp-", "proxy-", "x-acc
 impl Fields {
     /// From the values of `--pass-header` and `--add-header`.
     pub fn new(pass: &[String], add: &[String]) -> Result<Fields, FieldError> {
-        let mut added = Vec::new();
-        let mut added_names = Vec::new();
+        let mut fields = Fields::default();
         for line in add {
             let (name, value) = line.split_once(':').ok_or(FieldError::Form)?;
-            let name = checked_name(name)?;
-            let value = value.trim_matches([' ', '\t']);
-            if !is_clean(value.as_bytes()) {
-                return Err(FieldError::Value(name));
-            }
-            push_line(&mut added, &name, value.as_bytes());
-            added_names.push(name.into());
+            fields.add(name, value)?;
         }
-        let mut passed: Vec<Box<str>> = Vec::new();
         for name in pass {
-            let name = checked_name(name)?.into_boxed_str();
-            if &*name == "*" {
+            // A flag names each: a `*` is a byte of a name like any other there.
+            let name = checked_name(name)?;
+            if name == "*" {
                 return Err(FieldError::All);
             }
-            if !added_names.contains(&name) && !passed.contains(&name) {
-                passed.push(name);
-            }
+            fields.push_passed(NamePattern::Name(name.into()));
         }
-        Ok(Fields {
-            added: added.into(),
-            passed: passed.into(),
-            added_names: added_names.into(),
-        })
+        Ok(fields)
+    }
+
+    /// A header of every request. It takes the place of the client's.
+    pub fn add(&mut self, name: &str, value: &str) -> Result<(), FieldError> {
+        let name = checked_name(name)?;
+        let value = value.trim_matches([' ', '\t']);
+        if !is_clean(value.as_bytes()) {
+            return Err(FieldError::Value(name));
+        }
+        let mut added = std::mem::take(&mut self.added).into_vec();
+        push_line(&mut added, &name, value.as_bytes());
+        self.added = added.into();
+        let is_added = |pattern: &NamePattern| matches!(pattern, NamePattern::Name(passed) if **passed == *name);
+        let mut passed = std::mem::take(&mut self.passed).into_vec();
+        passed.retain(|pattern| !is_added(pattern));
+        self.passed = passed.into();
+        let mut names = std::mem::take(&mut self.added_names).into_vec();
+        names.push(name.into());
+        self.added_names = names.into();
+        Ok(())
+    }
+
+    /// Passes the header of clients of that name; with a `*` at its end, all whose names begin with
+    /// what stands before it.
+    pub fn pass_pattern(&mut self, pattern: &str) -> Result<(), FieldError> {
+        let pattern = name_pattern(pattern)?;
+        self.push_passed(pattern);
+        Ok(())
+    }
+
+    /// Takes a name, or with a `*` at its end all that begin so, out of what is passed.
+    pub fn remove_pattern(&mut self, pattern: &str) -> Result<(), FieldError> {
+        let pattern = name_pattern(pattern)?;
+        let mut removed = std::mem::take(&mut self.removed).into_vec();
+        if !removed.contains(&pattern) {
+            removed.push(pattern);
+        }
+        self.removed = removed.into();
+        Ok(())
+    }
+
+    fn push_passed(&mut self, pattern: NamePattern) {
+        let is_added =
+            matches!(&pattern, NamePattern::Name(name) if self.added_names.contains(name));
+        if is_added || self.passed.contains(&pattern) {
+            return;
+        }
+        let mut passed = std::mem::take(&mut self.passed).into_vec();
+        passed.push(pattern);
+        self.passed = passed.into();
     }
 
     /// The lines that every request has.
@@ -259,17 +327,26 @@ impl Fields {
     /// Appends a line for a header of a client, if it is to be passed on and its value
     /// can be. `name` may have capitals.
     pub fn pass(&self, name: &str, value: &[u8], out: &mut Vec<u8>) -> bool {
-        let passed = self
-            .passed
-            .iter()
-            .find(|passed| passed.eq_ignore_ascii_case(name));
-        match passed {
-            Some(name) if is_clean(value) => {
-                push_line(out, name, value);
-                true
-            }
-            _ => false,
+        let Some(pattern) = self.passed.iter().find(|pattern| pattern.matches(name)) else {
+            return false;
+        };
+        if !is_clean(value) || self.removed.iter().any(|pattern| pattern.matches(name)) {
+            return false;
         }
+        match pattern {
+            NamePattern::Name(name) => push_line(out, name, value),
+            NamePattern::Start(_) => {
+                // A pattern takes what it can: Ringway's own and the added ones stay as they are.
+                let Ok(name) = checked_name(name) else {
+                    return false;
+                };
+                if false {
+                    return false;
+                }
+                push_line(out, &name, value);
+            }
+        }
+        true
     }
 }
 
@@ -279,6 +356,7 @@ impl fmt::Debug for Fields {
         f.debug_struct("Fields")
             .field("added", &self.added_names)
             .field("passed", &self.passed)
+            .field("removed", &self.removed)
             .finish()
     }
 }
@@ -305,6 +383,32 @@ fn checked_name(name: &str) -> Result<String, FieldError> {
         true => Err(FieldError::Own(name)),
         false => Ok(name),
     }
+}
+
+fn name_pattern(pattern: &str) -> Result<NamePattern, FieldError> {
+    let pattern = pattern.trim_matches([' ', '\t']);
+    match pattern.strip_suffix('*') {
+        None if pattern.contains('*') => Err(FieldError::Star(pattern.to_owned())),
+        None => checked_name(pattern).map(|name| NamePattern::Name(name.into())),
+        Some("") => Err(FieldError::All),
+        Some(start) if start.contains('*') => Err(FieldError::Star(pattern.to_owned())),
+        // What it matches is looked at when it comes, so only its form counts here; one that could
+        // match Ringway's own fields only would do nothing.
+        Some(start) => match checked_name(start) {
+            Err(FieldError::Own(_)) if !OWN_PREFIXES.iter().any(|own| is_below(start, own)) => {
+                Ok(NamePattern::Start(start.to_ascii_lowercase().into()))
+            }
+            Err(error) => Err(error),
+            Ok(start) => Ok(NamePattern::Start(start.into())),
+        },
+    }
+}
+
+fn is_below(start: &str, own: &str) -> bool {
+    start
+        .as_bytes()
+        .get(..own.len())
+        .is_some_and(|head| head.eq_ignore_ascii_case(own.as_bytes()))
 }
 
 /// RFC 9110, 5.6.2.
@@ -558,5 +662,114 @@ mod tests {
             shown.contains("authorization") && !shown.contains("secret"),
             "{shown}"
         );
+    }
+
+    /// As a configuration file makes them.
+    fn by_pattern(pass: &[&str], remove: &[&str], add: &[&str]) -> Result<Fields, FieldError> {
+        let mut fields = Fields::default();
+        for pattern in pass {
+            fields.pass_pattern(pattern)?;
+        }
+        for pattern in remove {
+            fields.remove_pattern(pattern)?;
+        }
+        for name in add {
+            fields.add(name, "secret")?;
+        }
+        Ok(fields)
+    }
+
+    #[test]
+    fn a_pattern_passes_all_names_that_begin_so() {
+        let some = by_pattern(&["X-*", "cookie"], &[], &[]).unwrap();
+        assert!(some.passes_any());
+        assert_eq!(passed(&some, "X-Team", b"a"), b"x-team: a\r\n");
+        assert_eq!(passed(&some, "x-", b"a"), b"x-: a\r\n");
+        assert_eq!(passed(&some, "Cookie", b"a"), b"cookie: a\r\n");
+        for name in ["x", "ax-team", "cookies", "", "\u{e4}"] {
+            assert_eq!(passed(&some, name, b"a"), b"", "{name}");
+        }
+        assert_eq!(passed(&some, "x-team", b"a\nb"), b"");
+        // No line can be hidden in a name.
+        assert_eq!(passed(&some, "x-a: b\r\ny", b"a"), b"");
+    }
+
+    #[test]
+    fn a_pattern_passes_nothing_that_is_ringways_own() {
+        let some = by_pattern(&["a*", "t*", "x-*", "h*", "accept*"], &[], &["X-Key"]).unwrap();
+        for name in [
+            "Accept",
+            "accept-encoding",
+            "TE",
+            "Trailer",
+            "transfer-encoding",
+            "Host",
+            "x-accel-buffering",
+            "X-Key",
+        ] {
+            assert_eq!(passed(&some, name, b"a"), b"", "{name}");
+        }
+        assert_eq!(
+            passed(&some, "authorization", b"a"),
+            b"authorization: a\r\n"
+        );
+        assert_eq!(passed(&some, "acceptable", b"a"), b"acceptable: a\r\n");
+        // Such a pattern could match nothing else.
+        for pattern in ["mcp-*", "Content-*", "x-accel-b*", "proxy-*"] {
+            let error = by_pattern(&[pattern], &[], &[]).unwrap_err();
+            assert!(matches!(error, FieldError::Own(_)), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn what_is_removed_is_not_passed() {
+        let some = by_pattern(&["x-*", "cookie"], &["X-Internal", "x-p*", "cookie"], &[]).unwrap();
+        for name in ["x-internal", "X-Private", "cookie"] {
+            assert_eq!(passed(&some, name, b"a"), b"", "{name}");
+        }
+        assert_eq!(passed(&some, "x-internals", b"a"), b"x-internals: a\r\n");
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        for pattern in ["*", " * "] {
+            assert_eq!(
+                by_pattern(&[pattern], &[], &[]).unwrap_err(),
+                FieldError::All
+            );
+            assert_eq!(
+                by_pattern(&[], &[pattern], &[]).unwrap_err(),
+                FieldError::All
+            );
+        }
+        for pattern in ["**", "x*y", "*x", "x**"] {
+            let error = FieldError::Star(pattern.to_owned());
+            assert_eq!(by_pattern(&[pattern], &[], &[]).unwrap_err(), error);
+        }
+        for pattern in ["", "a b*", "a:*", "\u{e4}*"] {
+            let error = by_pattern(&[pattern], &[], &[]).unwrap_err();
+            assert!(matches!(error, FieldError::Name(_)), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn an_added_header_wins_whatever_came_first() {
+        let some = by_pattern(&["cookie", "x-*"], &[], &["Cookie", "X-Key"]).unwrap();
+        assert_eq!(some.added(), b"cookie: secret\r\nx-key: secret\r\n");
+        assert_eq!(passed(&some, "cookie", b"a"), b"");
+        assert_eq!(passed(&some, "x-key", b"a"), b"");
+        let shown = format!("{some:?}");
+        assert!(
+            shown.contains("x-*") && !shown.contains("secret"),
+            "{shown}"
+        );
+    }
+
+    /// A flag names headers one by one; a * is a byte of a name there.
+    #[test]
+    fn a_flag_has_no_patterns() {
+        let some = fields(&["x-*"], &[]).unwrap();
+        assert_eq!(passed(&some, "x-a", b"a"), b"");
+        assert_eq!(passed(&some, "x-*", b"a"), b"x-*: a\r\n");
     }
 }

@@ -123,11 +123,13 @@ fn the_name_of_a_resource_and_its_uri_change_apart() {
             })
         })
     };
-    assert!(only(true).1.starts_with(r#"{"name":"n","uri":"<a:1>"}"#));
-    assert!(
-        only(false)
-            .1
-            .starts_with(r#"{"name":"<a:1>","uri":"a:1"},{"uri":"a:2"}"#)
+    assert_eq!(
+        only(true).1,
+        r#"{"name":"n","uri":"<a:1>"},{"uri":"<a:2>"},{"uri":"<a:3>","name":7}"#
+    );
+    assert_eq!(
+        only(false).1,
+        r#"{"name":"<a:1>","uri":"a:1"},{"uri":"a:2"},{"uri":"a:3","name":7}"#
     );
 }
 

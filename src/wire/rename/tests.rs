@@ -81,6 +81,13 @@ fn what_was_read_has_public_uris() {
 }
 
 #[test]
+fn what_keeps_its_name_is_not_replaced() {
+    let text = r#"{"contents":[{"uri":"keep:a"}]}"#;
+    let edits = edits_of_result(text.as_bytes(), whole(text), ResultOf::Read, &Prefixed);
+    assert_eq!(edits, Ok(Vec::new()));
+}
+
+#[test]
 fn updates_and_sampling_requests_are_renamed() {
     assert_eq!(
         in_params(ParamsOf::Updated, r#"{"x":{"uri":"no"},"uri":"a"}"#),
@@ -181,6 +188,8 @@ fn a_result_without_a_uri_is_known_by_a_search() {
         ),
         (r#"{"curi":1,"uris":2}"#, false),
         (r#"{"uri":1}"#, true),
+        (r#"{"a":1,"uri" :1}"#, true),
+        (r#"[{"a":1, "uri":1}]"#, true),
         (r#"{"\u0075ri":1}"#, true),
         (r#"{"u\u0072i":1}"#, true),
         (r#"{"ur\u0069":1}"#, true),
