@@ -67,6 +67,11 @@ pub trait Hook: Send + Sync + 'static {
         Verdict::Pass
     }
 
+    /// The `result` of `resources/read`.
+    fn after_read(&self, _call: &mut HookCall<'_>, _result: &[u8]) -> Verdict {
+        Verdict::Pass
+    }
+
     /// The `params` of `resources/subscribe`.
     fn before_subscribe(&self, _call: &mut HookCall<'_>, _params: &[u8]) -> Verdict {
         Verdict::Pass

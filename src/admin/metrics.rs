@@ -454,7 +454,8 @@ impl Scrape {
                 false => metric.encode_family(&names)?.encode_gauge(&is_up)?,
             }
         }
-        let numbers: [(&str, &str, fn(&HubSnapshot) -> u64); 2] = [
+        type Number = fn(&HubSnapshot) -> u64;
+        let numbers: [(&str, &str, Number); 2] = [
             (
                 "upstream_restarts",
                 "Times that the server was started again.",

@@ -13,6 +13,7 @@ pub enum Point {
     BeforePrompt,
     AfterPrompt,
     BeforeRead,
+    AfterRead,
     BeforeSubscribe,
     Progress,
 }
@@ -22,12 +23,13 @@ pub enum Point {
 pub struct Points(u8);
 
 impl Point {
-    pub const ALL: [Point; 7] = [
+    pub const ALL: [Point; 8] = [
         Point::BeforeToolCall,
         Point::AfterToolCall,
         Point::BeforePrompt,
         Point::AfterPrompt,
         Point::BeforeRead,
+        Point::AfterRead,
         Point::BeforeSubscribe,
         Point::Progress,
     ];
@@ -36,7 +38,7 @@ impl Point {
     /// order, so that the one nearest to the client is the first and the last to see a call.
     pub fn is_on_the_way_back(self) -> bool {
         match self {
-            Point::AfterToolCall | Point::AfterPrompt | Point::Progress => true,
+            Point::AfterToolCall | Point::AfterPrompt | Point::AfterRead | Point::Progress => true,
             Point::BeforeToolCall
             | Point::BeforePrompt
             | Point::BeforeRead
@@ -52,6 +54,7 @@ impl Point {
             Point::BeforePrompt => hook.before_prompt(call, text),
             Point::AfterPrompt => hook.after_prompt(call, text),
             Point::BeforeRead => hook.before_read(call, text),
+            Point::AfterRead => hook.after_read(call, text),
             Point::BeforeSubscribe => hook.before_subscribe(call, text),
             Point::Progress => hook.progress(call, text),
         }
@@ -60,7 +63,7 @@ impl Point {
 
 impl Points {
     pub const NONE: Points = Points(0);
-    pub const ALL: Points = Points((1 << Point::ALL.len()) - 1);
+    pub const ALL: Points = Points(u8::MAX);
 
     /// The set and one more.
     #[must_use]

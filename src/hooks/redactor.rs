@@ -185,7 +185,7 @@ impl Hook for Redactor {
         )
         .and(when(
             self.places.results,
-            &[Point::AfterToolCall, Point::AfterPrompt],
+            &[Point::AfterToolCall, Point::AfterPrompt, Point::AfterRead],
         ))
         .and(when(self.places.progress, &[Point::Progress]))
     }

@@ -26,7 +26,9 @@ pub(super) fn checked(
     }
     fold_newlines(&mut text);
     let open: &[u8] = match point {
-        Point::AfterToolCall | Point::AfterPrompt => br#"{"jsonrpc":"2.0","id":1,"result":"#,
+        Point::AfterToolCall | Point::AfterPrompt | Point::AfterRead => {
+            br#"{"jsonrpc":"2.0","id":1,"result":"#
+        }
         Point::Progress => br#"{"jsonrpc":"2.0","method":"-","params":"#,
         Point::BeforeToolCall
         | Point::BeforePrompt

@@ -7,6 +7,8 @@ mod delivery;
 mod gather;
 mod hooks;
 mod opening;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -182,12 +184,14 @@ impl Joined {
             }
         }
         for (place, seat) in local.seats.iter().enumerate() {
-            let naming = local.clone();
+            // Not the seats, which would keep each other.
+            let settings = local.settings.clone();
             seat.shard.set_names(Rc::new(move |uri| {
-                naming.settings.naming.link(place, uri).into_owned()
+                settings.naming.link(place, uri).into_owned()
             }));
         }
         self.absences.borrow_mut().keep_only(&ids);
+        self.forget_joins_at_others(&ids);
         let keys = self.sessions.borrow().keys();
         for key in keys {
             for seat in &local.seats {
@@ -309,7 +313,8 @@ impl Joined {
     /// Ends a session and all its legs.
     pub fn end_session(self: &Rc<Self>, key: SessionKey) {
         let local = self.local();
-        for part in self.gatherings.borrow().of_session(key) {
+        let parts = self.gatherings.borrow().of_session(key);
+        for part in parts {
             self.end_gathering(part, crate::wire::reply::Reason::SessionEnded);
         }
         self.end_held(key);
@@ -387,9 +392,11 @@ impl Joined {
 
     /// Whether the connection carries the session's GET stream.
     pub fn is_stream(&self, session: SessionKey, key: ConnectionKey) -> bool {
-        let sessions = self.sessions.borrow();
-        let session = sessions.get(session);
-        session.is_some_and(|session| session.stream == Some(key.into()))
+        let local = self.local();
+        let stream = self.sessions.borrow().get(session).map(|it| it.stream);
+        // Of a leg that had too much for it, it is no longer.
+        let mut legs = self.open_legs(&local, session).into_iter();
+        stream == Some(Some(key.into())) && legs.all(|(seat, leg)| seat.shard.is_stream(leg, key))
     }
 
     /// What the GET stream on this connection has to do now: what any leg has to say.
@@ -399,7 +406,8 @@ impl Joined {
         key: ConnectionKey,
         out: &mut Vec<u8>,
     ) -> Work {
-        if !self.is_stream(session, key) {
+        let stream = self.sessions.borrow().get(session).map(|it| it.stream);
+        if stream != Some(Some(key.into())) {
             return Work::End;
         }
         let local = self.local();
@@ -421,7 +429,7 @@ impl Joined {
             let changed = std::mem::take(&mut known.changed);
             changed.frames(out);
             events += changed.len();
-            known.writing = Some((key.into(), changed));
+            known.writing.push((key.into(), changed));
             self.ground.counters.events_marks.add(changed.len() as u64);
         }
         match events {
@@ -444,14 +452,16 @@ impl Joined {
         for (seat, leg) in self.open_legs(&local, session) {
             seat.shard.stream_wrote(leg, key, is_done);
         }
-        if let Some(known) = self.sessions.borrow_mut().get_mut(session)
-            && let Some((stream, changed)) = known.writing
-            && stream == StreamId::from(key)
-        {
-            known.writing = None;
-            if !is_done {
-                known.changed = known.changed.with(changed);
+        let written = match self.sessions.borrow_mut().get_mut(session) {
+            Some(known) => {
+                let stream = StreamId::from(key);
+                let place = known.writing.iter().position(|(it, _)| *it == stream);
+                place.map(|place| known.writing.swap_remove(place).1)
             }
+            None => None,
+        };
+        if let Some(changed) = written.filter(|_| !is_done) {
+            self.mark_changed(session, changed);
         }
     }
 

@@ -104,6 +104,18 @@ impl Interests {
         }
     }
 
+    /// URIs are written like this from now on, also those that are held.
+    pub fn set_names(&mut self, names: ShownUris) {
+        self.names = names;
+        let keys: Vec<UriKey> = self.index.iter().map(|(key, _, _)| key).collect();
+        for key in keys {
+            let uri: Box<str> = self.index.uri(key).into();
+            if let Some(Interest::Held { update, .. }) = self.index.get_mut(key) {
+                *update = Update::shown_as(&uri, &self.names.of(&uri), &self.hasher);
+            }
+        }
+    }
+
     /// URIs on the book.
     pub fn len(&self) -> usize {
         self.index.len()
@@ -216,19 +228,6 @@ impl Interests {
                     .map_or(Left::Silently, |_| Left::Last),
             ),
             _ => (None, Left::Silently),
-        }
-    }
-
-    /// Clients know the server's URIs like this from now on.
-    pub fn set_names(&mut self, names: ShownUris) {
-        self.names = names;
-        let keys: Vec<UriKey> = self.index.iter().map(|(key, ..)| key).collect();
-        for key in keys {
-            let uri = self.index.uri(key);
-            let renamed = Update::shown_as(uri, &self.names.of(uri), &self.hasher);
-            if let Some(Interest::Held { update, .. }) = self.index.get_mut(key) {
-                *update = renamed;
-            }
         }
     }
 

@@ -61,14 +61,17 @@ fn failure(outcome: &Receiver<Outcome>) -> Option<Failure> {
     outcome.recv_timeout(PATIENCE).expect("an outcome").failure
 }
 
-/// Has a hook of `chain` hold a job beyond its time. On a busy machine a job may be over before a
-/// worker takes it; then another is tried. The outcome, and what it came through.
-fn stuck(pool: &Pool, chain: &Arc<Chain>) -> (Outcome, Receiver<Outcome>) {
+/// Has the hook hold a job beyond its time. On a busy machine a job may be over before a worker
+/// has entered the hook; then another is tried. The outcome, and what it came through.
+fn stuck(pool: &Pool, held: &Held) -> (Outcome, Receiver<Outcome>) {
     loop {
-        let outcomes = submitted(pool, chain);
+        let before = pool.given_up();
+        let outcomes = submitted(pool, &held.chain);
         let outcome = outcomes.recv_timeout(PATIENCE).expect("an outcome");
         assert_eq!(outcome.failure, Some(Failure::TimedOut));
-        if outcome.text.is_empty() {
+        until(|| !held.entered.is_empty() || pool.given_up() == before);
+        if held.entered.try_recv().is_ok() {
+            assert!(outcome.text.is_empty());
             return (outcome, outcomes);
         }
     }
@@ -182,7 +185,7 @@ fn threads_are_started_for_what_waits_and_no_more_than_allowed() {
 fn a_hook_that_does_not_come_back_is_answered_for_and_its_late_verdict_is_lost() {
     let pool = Pool::new(settings(1));
     let held = held(SHORT);
-    let (first, outcome) = stuck(&pool, &held.chain);
+    let (first, outcome) = stuck(&pool, &held);
     assert_eq!(
         first.verdict,
         Verdict::deny(-32603, "A hook did not answer in time")
@@ -213,7 +216,7 @@ fn no_further_hook_is_asked_when_the_time_is_over() {
     });
     let chain = Arc::new(chain(vec![first, second], SHORT));
     let pool = Pool::new(settings(1));
-    stuck(&pool, &chain);
+    assert_eq!(failure(&submitted(&pool, &chain)), Some(Failure::TimedOut));
     drop(release);
     assert_empty(&pool);
     assert!(told.is_empty());
@@ -270,7 +273,7 @@ fn threads_are_replaced_up_to_the_limit_and_come_back() {
     let held = held(SHORT);
     for count in 1..=3 {
         // Each is taken by the thread that replaced the one before.
-        stuck(&pool, &held.chain);
+        stuck(&pool, &held);
         assert_eq!(pool.given_up(), count);
     }
     // Now there is no thread left, and none may be started.
@@ -375,8 +378,8 @@ fn panics_of_hooks_and_of_callers_end_no_thread() {
         Verdict::Pass
     });
     let late = Arc::new(chain(vec![hook], SHORT));
-    stuck(&pool, &late);
-    until(|| Arc::strong_count(&late) == 2);
+    assert_eq!(failure(&submitted(&pool, &late)), Some(Failure::TimedOut));
+    until(|| Arc::strong_count(&late) <= 2);
     let weak = Arc::downgrade(&late);
     let _ = caught(|| drop(late));
     drop(release);

@@ -11,7 +11,7 @@ use crate::routing::calls::{ClientId, ReplyTo};
 use crate::routing::client::{Step, unsupported_era};
 use crate::routing::joined::naming::{Kind, Target};
 use crate::routing::joined::sessions::Leg;
-use crate::routing::joined::{ASKED_STRIDE, InFlight};
+use crate::routing::joined::{ASKED_STRIDE, InFlight, SeatId};
 use crate::routing::session::SessionKey;
 use crate::runtime::clock;
 use crate::wire::listing::ListKind;
@@ -261,12 +261,8 @@ impl Joined {
             Some(session) => session.legs.iter().copied().collect(),
             None => return incoming.failed(Reason::SessionEnded),
         };
-        if self.is_in_flight(local, &legs, seat, incoming) {
-            return Step::Refused(reply::error(
-                None,
-                reply::INVALID_REQUEST,
-                "The id of this request is in flight already in this session",
-            ));
+        if self.is_in_flight(local, &legs, Some(seat.id), incoming) {
+            return twice();
         }
         let leg = legs.iter().find(|(id, _)| *id == seat.id);
         let leg = leg.and_then(|(id, leg)| self.open_leg(local, *id, *leg));
@@ -284,16 +280,16 @@ impl Joined {
         step.map(|id| InFlight::Call { seat: seat.id, id })
     }
 
-    /// Whether another leg of the session has a call under this id in flight. The seat that
-    /// gets the request looks at its own.
-    fn is_in_flight(
+    /// Whether a leg of the session has a call under this id in flight, of those other than
+    /// at the seat that gets the request, which looks at its own.
+    pub(super) fn is_in_flight(
         &self,
         local: &Local,
-        legs: &[(crate::routing::joined::SeatId, Leg)],
-        seat: &Seat,
+        legs: &[(SeatId, Leg)],
+        target: Option<SeatId>,
         incoming: &Incoming<'_>,
     ) -> bool {
-        let mut others = legs.iter().filter(|(id, _)| *id != seat.id);
+        let mut others = legs.iter().filter(|(id, _)| Some(*id) != target);
         others.any(|(id, leg)| {
             let Some(key) = self.open_leg(local, *id, *leg) else {
                 return false;
@@ -403,7 +399,11 @@ impl Joined {
             let session = sessions.get(incoming.key);
             session.and_then(|session| session.seat_of_task(&task))
         };
-        match seat.and_then(|seat| local.seat(seat)) {
+        let seat = match &local.seats[..] {
+            [only] => Some(only),
+            _ => seat.and_then(|seat| local.seat(seat)),
+        };
+        match seat {
             Some(seat) => self.forward(local, incoming, seat, None),
             None => incoming.error(reply::INVALID_PARAMS, "There is no such task"),
         }
@@ -415,6 +415,15 @@ fn uri_of<'a>(incoming: &Incoming<'a>) -> Result<(&'a Field, Cow<'a, str>), Step
     field
         .and_then(|field| Some((field, field.text(incoming.text)?)))
         .ok_or_else(|| incoming.error(reply::INVALID_PARAMS, "params.uri must be a string"))
+}
+
+/// The id of a request is in flight already.
+pub(super) fn twice() -> Step<InFlight> {
+    Step::Refused(reply::error(
+        None,
+        reply::INVALID_REQUEST,
+        "The id of this request is in flight already in this session",
+    ))
 }
 
 fn not_found(incoming: &Incoming<'_>, uri: &str) -> Step<InFlight> {

@@ -34,7 +34,7 @@ impl Joined {
         let Some(place) = local.place(seat) else {
             return Vec::new();
         };
-        if local.seats.len() > 1 && call.method == Method::ToolsCall {
+        if call.method == Method::ToolsCall {
             self.learn_task(&local, seat, call, line);
         }
         let naming = &local.settings.naming;

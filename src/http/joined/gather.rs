@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use serde::Deserialize;
 
-use super::client::Incoming;
+use super::client::{Incoming, twice};
 use super::{Joined, Local, Seat};
 use crate::routing::client::Step;
 use crate::routing::joined::cursor::{Cursor, Key};
@@ -140,6 +140,14 @@ impl Joined {
         question: Question,
         asked: Vec<Asked>,
     ) -> Step<InFlight> {
+        // Also at upstreams that are not asked.
+        let legs = match self.sessions.borrow().get(incoming.key) {
+            Some(session) => session.legs.clone(),
+            None => return incoming.failed(Reason::SessionEnded),
+        };
+        if self.is_in_flight(local, &legs, None, incoming) {
+            return twice();
+        }
         let session_id = {
             let mut sessions = self.sessions.borrow_mut();
             let Some(session) = sessions.get_mut(incoming.key) else {
@@ -175,7 +183,9 @@ impl Joined {
                 Step::InFlight { id, .. } => gatherings.asked(part, id),
                 Step::Answer(message) => drop(gatherings.answered(part, Some(message))),
                 Step::Refused(message) => refused = Some(message),
-                Step::Failed(..) | Step::Accepted => drop(gatherings.answered(part, None)),
+                // It says why.
+                Step::Failed(_, message) => drop(gatherings.answered(part, Some(message))),
+                Step::Accepted => drop(gatherings.answered(part, None)),
             }
         }
         if let Some(message) = refused {

@@ -57,6 +57,8 @@ struct Line {
     session_id: SessionId,
     client_id: Box<[u8]>,
     context: CallContext,
+    /// Those of the route when the call began: what they keep of it is theirs.
+    hooks: Hooks,
     /// Not there while it is with the hooks.
     state: Option<CallState>,
     /// The verdict that is waited for.
@@ -154,6 +156,7 @@ fn after(method: &str) -> Option<Point> {
     match method {
         "tools/call" | "tasks/result" => Some(Point::AfterToolCall),
         "prompts/get" => Some(Point::AfterPrompt),
+        "resources/read" => Some(Point::AfterRead),
         _ => None,
     }
 }
@@ -200,7 +203,7 @@ impl Joined {
         if !is_looked_at {
             return self.dispatch(local, incoming);
         }
-        let Some(line) = self.line(local, incoming) else {
+        let Some(line) = self.line(local, hooks, incoming) else {
             return incoming.failed(Reason::SessionEnded);
         };
         if self.is_held(incoming) {
@@ -324,7 +327,7 @@ impl Joined {
         }
     }
 
-    fn line(&self, local: &Local, incoming: &Incoming<'_>) -> Option<Line> {
+    fn line(&self, local: &Local, hooks: &Hooks, incoming: &Incoming<'_>) -> Option<Line> {
         let sessions = self.sessions.borrow();
         let session = sessions.get(incoming.key)?;
         let method = known(&incoming.envelope.method);
@@ -354,6 +357,7 @@ impl Joined {
                 method,
                 name,
             },
+            hooks: hooks.clone(),
             state: Some(CallState::default()),
             number: 0,
             asked: None,
@@ -549,11 +553,8 @@ impl Joined {
     /// A message of a call comes from its upstream: it is shown to the hooks, or waits for
     /// its turn. False if they do not look at this call.
     fn arrived(self: &Rc<Self>, local: &Local, to: ReplyTo, waiting: Waiting) -> bool {
-        let Some(hooks) = &local.settings.hooks else {
-            return false;
-        };
         let mut dropped = 0;
-        {
+        let hooks = {
             let mut lines = self.lines.borrow_mut();
             let Some(line) = lines.by_reply.get_mut(&to) else {
                 return false;
@@ -587,8 +588,9 @@ impl Joined {
                 self.ground.counters.dropped_many(reason, dropped);
                 return true;
             }
-        }
-        self.show(local, hooks, to, waiting);
+            line.hooks.clone()
+        };
+        self.show(local, &hooks, to, waiting);
         true
     }
 
@@ -647,11 +649,8 @@ impl Joined {
 
     /// What waited behind a message has its turn.
     fn next(self: &Rc<Self>, local: &Local, to: ReplyTo) {
-        let Some(hooks) = &local.settings.hooks else {
-            return;
-        };
         loop {
-            let next = {
+            let (hooks, next) = {
                 let mut lines = self.lines.borrow_mut();
                 let Some(line) = lines.by_reply.get_mut(&to) else {
                     return;
@@ -666,10 +665,11 @@ impl Joined {
                     line.progress -= 1;
                     line.progress_bytes -= next.bytes();
                 }
+                let hooks = line.hooks.clone();
                 lines.bytes -= next.bytes();
-                next
+                (hooks, next)
             };
-            self.show(local, hooks, to, next);
+            self.show(local, &hooks, to, next);
         }
     }
 
@@ -704,8 +704,8 @@ impl Joined {
 
     /// Whether hooks look at the call whose answer goes there.
     pub(in crate::http) fn is_looked_at(&self, to: ReplyTo) -> bool {
-        self.local.borrow().settings.hooks.is_some()
-            && self.lines.borrow().by_reply.contains_key(&to)
+        let lines = self.lines.borrow();
+        !lines.by_reply.is_empty() && lines.by_reply.contains_key(&to)
     }
 
     /// Progress of what has no call any more, of a task: hooks that are quick are asked;

@@ -35,7 +35,17 @@ pub(super) struct Join {
     asked: Box<str>,
     initialize: Rc<[u8]>,
     fields: Rc<[u8]>,
-    parts: Vec<(SeatId, Answer)>,
+    /// Nobody has still to be asked.
+    are_asked: bool,
+    /// With the upstreams that the route had when it was asked.
+    parts: Vec<(Seat, Answer)>,
+}
+
+impl Join {
+    fn is_done(&self) -> bool {
+        let mut parts = self.parts.iter();
+        self.are_asked && !parts.any(|(_, answer)| matches!(answer, Answer::Waiting(_)))
+    }
 }
 
 /// What an upstream has said to an `initialize`.
@@ -98,6 +108,19 @@ impl Absences {
         self.by_seat.retain(|seat, _| seats.contains(seat));
         self.under_way.retain(|_, it| seats.contains(&it.seat));
     }
+
+    /// Sessions that wait for their turn.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.by_seat.values().map(|it| it.waiting.len()).sum()
+    }
+
+    /// Legs that are being opened, by both counts.
+    #[cfg(test)]
+    pub(super) fn under_way(&self) -> (usize, usize) {
+        let counted = self.by_seat.values().map(|it| it.under_way);
+        (self.under_way.len(), counted.sum())
+    }
 }
 
 impl Joined {
@@ -144,6 +167,7 @@ impl Joined {
             asked,
             initialize: initialize.clone(),
             fields: fields.clone(),
+            are_asked: false,
             parts: Vec::new(),
         }) as u32;
         for (part, (seat, handshake)) in local.seats.iter().zip(handshakes).enumerate() {
@@ -159,8 +183,11 @@ impl Joined {
                 (false, None) => Answer::Absent,
             };
             if let Some(join) = self.joins.borrow_mut().get_mut(place as usize) {
-                join.parts.push((seat.id, answer));
+                join.parts.push((seat.clone(), answer));
             }
+        }
+        if let Some(join) = self.joins.borrow_mut().get_mut(place as usize) {
+            join.are_asked = true;
         }
         let pending = self.pending(place, generation);
         self.finish_join_if_done(pending.part);
@@ -186,16 +213,30 @@ impl Joined {
 
     /// Upstream sessions that were opened for a client that will have none are ended.
     fn give_up(&self, join: Join) {
-        let local = self.local();
         for (seat, answer) in join.parts {
-            self.decline(&local, seat, answer);
+            decline(Some(&seat), answer);
         }
     }
 
-    fn decline(&self, local: &Local, seat: SeatId, answer: Answer) {
-        if let (Answer::Own(opening, _), Some(seat)) = (answer, local.seat(seat)) {
-            seat.shard.state.borrow_mut().decline(opening);
-            seat.shard.notify_hub();
+    /// Upstreams that are not among these will not answer any more.
+    pub(super) fn forget_joins_at_others(self: &Rc<Self>, seats: &[SeatId]) {
+        let mut given_up = Vec::new();
+        let mut parts = Vec::new();
+        for (place, join) in self.joins.borrow_mut().iter_mut() {
+            for (seat, answer) in &mut join.parts {
+                if !seats.contains(&seat.id) && matches!(answer, Answer::Waiting(_)) {
+                    given_up.push(std::mem::replace(answer, Answer::Absent));
+                }
+            }
+            parts.push(Part {
+                place: place as u32,
+                generation: join.generation,
+                part: 0,
+            });
+        }
+        drop(given_up);
+        for part in parts {
+            self.finish_join_if_done(part);
         }
     }
 
@@ -221,12 +262,12 @@ impl Joined {
             let join = join.filter(|join| join.generation == part.generation);
             let known = join.and_then(|join| join.parts.get_mut(usize::from(part.part)));
             match known {
-                Some((of, known)) if *of == seat && matches!(known, Answer::Waiting(_)) => {
+                Some((of, known)) if of.id == seat && matches!(known, Answer::Waiting(_)) => {
                     Some(std::mem::replace(known, answer))
                 }
                 _ => {
                     drop(joins);
-                    self.decline(&self.local(), seat, answer);
+                    decline(self.local().seat(seat), answer);
                     return;
                 }
             }
@@ -240,13 +281,7 @@ impl Joined {
             let joins = self.joins.borrow();
             let join = joins.get(part.place as usize);
             let join = join.filter(|join| join.generation == part.generation);
-            let is_done = join.is_some_and(|join| {
-                let mut parts = join.parts.iter();
-                // Not before all have been asked.
-                join.parts.len() == self.local.borrow().seats.len()
-                    && !parts.any(|(_, answer)| matches!(answer, Answer::Waiting(_)))
-            });
-            if !is_done {
+            if !join.is_some_and(Join::is_done) {
                 return;
             }
         }
@@ -258,11 +293,10 @@ impl Joined {
     fn finish_join(self: &Rc<Self>, join: Join) {
         let local = self.local();
         let id = join.client_id.clone();
-        let missing = join.parts.iter().enumerate().find(|(_, (seat, answer))| {
-            let place = local.place(*seat);
-            let upstream = place.and_then(|place| local.settings.upstreams.get(place));
-            let is_required = upstream.is_some_and(|upstream| upstream.required);
-            is_required && matches!(answer, Answer::Refused(_) | Answer::Absent)
+        let missing = join.parts.iter().find_map(|(seat, answer)| {
+            let upstream = local.settings.upstreams.get(local.place(seat.id)?)?;
+            let is_missing = matches!(answer, Answer::Refused(_) | Answer::Absent);
+            (upstream.required && is_missing).then_some(&upstream.name)
         });
         let versions = join.parts.iter().filter_map(|(_, answer)| match answer {
             Answer::Shared(handshake) => Some(handshake.version),
@@ -271,11 +305,10 @@ impl Joined {
         });
         let lowest = versions.min();
         let refusal = match (missing, lowest) {
-            (Some((place, _)), _) if join.parts.len() > 1 => Some(reply::upstream_failure(
+            (Some(name), _) if join.parts.len() > 1 => Some(reply::upstream_failure(
                 Some(&id),
                 &format!(
-                    "The upstream server {} is not available, and nothing works without it",
-                    local.name(place)
+                    "The upstream server {name} is not available, and nothing works without it"
                 ),
             )),
             (None, Some(_)) => None,
@@ -303,7 +336,7 @@ impl Joined {
                 .parts
                 .iter()
                 .filter_map(|(seat, answer)| {
-                    let name = local.name(local.place(*seat)?);
+                    let name = local.name(local.place(seat.id)?);
                     let result = match answer {
                         Answer::Shared(handshake) => handshake.result_for(version),
                         Answer::Own(_, handshake) => handshake.result_for(version),
@@ -318,13 +351,17 @@ impl Joined {
             }
         };
         let message = reply::result(&id, &result);
-        let mut legs = Vec::with_capacity(join.parts.len());
+        // The route may have other upstreams by now.
+        let mut legs: Vec<(SeatId, Leg)> = local
+            .seats
+            .iter()
+            .map(|seat| (seat.id, Leg::Absent))
+            .collect();
         for (seat, answer) in join.parts {
-            let leg = match local.seat(seat) {
-                Some(known) => open_leg(known, join.owner, version, answer),
-                None => Leg::Absent,
-            };
-            legs.push((seat, leg));
+            match legs.iter_mut().find(|(id, _)| *id == seat.id) {
+                Some((_, leg)) => *leg = open_leg(&seat, join.owner, version, answer),
+                None => decline(Some(&seat), answer),
+            }
         }
         let draw = || uuid::Uuid::new_v4().as_u128();
         let new = NewSession {
@@ -374,6 +411,13 @@ impl Joined {
             new = Leg::Opening;
             let mut absences = self.absences.borrow_mut();
             let absence = absences.by_seat.entry(seat.id).or_default();
+            let sessions = self.sessions.borrow();
+            if absence.waiting.len() > 2 * sessions.len() + LEGS_PER_TICK {
+                // Sessions come and go while none is asked for.
+                let lives =
+                    |(key, id): &(SessionKey, SessionId)| sessions.still(*key, *id).is_some();
+                absence.waiting.retain(lives);
+            }
             absence.waiting.push_back((key, id));
         } else {
             let handshake = seat.shard.state.borrow().handshake().cloned();
@@ -505,7 +549,7 @@ impl Joined {
             .remove(&part.generation);
         let is_open = matches!(answer, Answer::Own(..));
         let (Some(under_way), Some(seat)) = (taken, local.seat(seat)) else {
-            self.decline(&local, seat, answer);
+            decline(local.seat(seat), answer);
             return;
         };
         let (key, id) = (under_way.session, under_way.id);
@@ -539,7 +583,7 @@ impl Joined {
             )
         });
         let Some((owner, version, was_initialized, stream)) = known else {
-            self.decline(&local, seat.id, answer);
+            decline(Some(seat), answer);
             return;
         };
         let kinds = match &answer {
@@ -574,6 +618,14 @@ fn ask(
     let id = envelope.id?;
     seat.shard
         .open_upstream(initialize, &envelope, &id, to, owner, fields.clone())
+}
+
+/// An upstream session that was opened for nobody is ended.
+fn decline(seat: Option<&Seat>, answer: Answer) {
+    if let (Answer::Own(opening, _), Some(seat)) = (answer, seat) {
+        seat.shard.state.borrow_mut().decline(opening);
+        seat.shard.notify_hub();
+    }
 }
 
 /// Opens a leg for an answer.

@@ -56,8 +56,8 @@ pub struct JoinedSession {
     pub gatherings: usize,
     /// Lists that have changed although no upstream says so.
     pub changed: Kinds,
-    /// The same, being written by this stream.
-    pub writing: Option<(StreamId, Kinds)>,
+    /// The same, being written: by the stream, and by former ones that have not ended yet.
+    pub writing: Vec<(StreamId, Kinds)>,
     /// Which upstream has a task, the oldest first.
     tasks: VecDeque<(Box<str>, SeatId)>,
 }
@@ -171,7 +171,7 @@ impl JoinedSessions {
             replacements: 0,
             gatherings: 0,
             changed: Kinds::NONE,
-            writing: None,
+            writing: Vec::new(),
             tasks: VecDeque::new(),
         }) as u32);
         if key.0 as usize == self.deadlines.len() {
