@@ -25,16 +25,24 @@ export const known = (server, own) => (direct ? own : `${server}-${own}`);
 
 const offers = {
   tools: ["echo", "stream_processor", "wait", "cite", "touch", "ask_model", "ask_user", "ask_roots"],
-  resources: ["note", "list", "poem"].map((name) => `memo://shelf/${name}`),
-  resourceTemplates: ["memo://drawer/{name}", "memo://box/{number}"],
+  // What has a URI has a name too.
+  resources: ["note", "list", "poem"].map((name) => `memo://shelf/${name} ${name}`),
+  resourceTemplates: ["memo://drawer/{name} drawer", "memo://box/{number} box"],
   prompts: ["greet", "brief", "cheer"],
 };
 const lists = Object.keys(offers);
 export const note = (server) => known(server, "memo://shelf/note");
 const noteText = (server) => `note on the shelf of ${server}`;
 
-/** What names an entry of a list. */
-const nameOf = (list, entry) => entry[{ resources: "uri", resourceTemplates: "uriTemplate" }[list] ?? "name"];
+/** What names an entry of a list, its URI first if it has one. */
+const namesOf = ({ uri, uriTemplate, name }) => [uri ?? uriTemplate ?? [], name].flat().join(" ");
+
+/** The public form of both. */
+const allKnown = (server, own) =>
+  own
+    .split(" ")
+    .map((part) => known(server, part))
+    .join(" ");
 
 /** Asks for a list page by page, to its end. `ask` takes a cursor or undefined. */
 export async function allPages(list, ask) {
@@ -50,9 +58,9 @@ export async function allPages(list, ask) {
 
 /** All that the servers offer is listed, of each server in its own order, and no more. */
 function checkList(list, entries) {
-  const names = entries.map((entry) => nameOf(list, entry));
+  const names = entries.map(namesOf);
   for (const server of servers) {
-    const expected = offers[list].map((own) => known(server, own));
+    const expected = offers[list].map((own) => allKnown(server, own));
     assert.deepEqual(
       names.filter((name) => expected.includes(name)),
       expected,

@@ -139,7 +139,8 @@ def configuration(driver, response_mode, turn, url, events):
     """The configuration file of the two routes."""
     one, py, ts, _ = turn
     environment = {"INTEROP_EVENTS": str(events), "PYTHONDONTWRITEBYTECODE": "1"}
-    stdio = [f"environment = {table(environment)}"]
+    # Nothing is to begin before the servers are up, however long that takes here.
+    stdio = [f"environment = {table(environment)}", "required = true", 'start-timeout = "50s"']
 
     def upstream(name, *lines):
         return ["", "[[routes.upstreams]]", f"name = {text(name)}", *lines]

@@ -22,11 +22,12 @@ SERVER_NAME = f"shelf-{os.environ['INTEROP_ASKING']}-{ASKING}" if DIRECT else "a
 
 OFFERS = {
     "tools": ["echo", "stream_processor", "wait", "cite", "touch", "ask_model", "ask_user", "ask_roots"],
-    "resources": [f"memo://shelf/{name}" for name in ("note", "list", "poem")],
-    "resourceTemplates": ["memo://drawer/{name}", "memo://box/{number}"],
+    # What has a URI has a name too.
+    "resources": [f"memo://shelf/{name} {name}" for name in ("note", "list", "poem")],
+    "resourceTemplates": ["memo://drawer/{name} drawer", "memo://box/{number} box"],
     "prompts": ["greet", "brief", "cheer"],
 }
-NAMED_BY = {"resources": "uri", "resourceTemplates": "uriTemplate"}
+URIS = ("uri", "uriTemplate")
 ROOT = "file:///home/ada/notes"
 
 # The tools by which a server asks its client, what they are given, and their texts.
@@ -63,9 +64,9 @@ async def all_pages(listed, ask):
 
 def check_list(listed, entries):
     """All that the servers offer is listed, of each server in its own order, and no more."""
-    names = [entry[NAMED_BY.get(listed, "name")] for entry in entries]
+    names = [" ".join(entry[by] for by in (*URIS, "name") if entry.get(by)) for entry in entries]
     for server in SERVERS:
-        expected = [known(server, own) for own in OFFERS[listed]]
+        expected = [" ".join(known(server, part) for part in own.split()) for own in OFFERS[listed]]
         assert [name for name in names if name in expected] == expected, (server, names)
     assert len(names) == len(SERVERS) * len(OFFERS[listed]), names
 

@@ -69,11 +69,12 @@ fn offers(list: &str) -> &'static [&'static str] {
             "ask_roots",
         ],
         "resources" => &[
-            "memo://shelf/note",
-            "memo://shelf/list",
-            "memo://shelf/poem",
+            // What has a URI has a name too.
+            "memo://shelf/note note",
+            "memo://shelf/list list",
+            "memo://shelf/poem poem",
         ],
-        "resourceTemplates" => &["memo://drawer/{name}", "memo://box/{number}"],
+        "resourceTemplates" => &["memo://drawer/{name} drawer", "memo://box/{number} box"],
         _ => &["greet", "brief", "cheer"],
     }
 }
@@ -131,15 +132,13 @@ async fn all(connection: &Connection, list: &str) -> Result<Vec<Value>, Fault> {
     }
 }
 
-/// What names the entries of a list.
-fn names<'a>(list: &str, entries: &'a [Value]) -> Vec<&'a str> {
-    let member = match list {
-        "resources" => "uri",
-        "resourceTemplates" => "uriTemplate",
-        _ => "name",
+/// What names the entries of a list, each by its URI first if it has one.
+fn names(entries: &[Value]) -> Vec<String> {
+    let name = |entry: &Value| {
+        let parts = ["uri", "uriTemplate", "name"].map(|part| entry[part].as_str());
+        parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
     };
-    let names = entries.iter().map(|entry| entry[member].as_str());
-    names.map(Option::unwrap_or_default).collect()
+    entries.iter().map(name).collect()
 }
 
 async fn one(mode: &str) -> Outcome {
@@ -150,8 +149,8 @@ async fn one(mode: &str) -> Outcome {
     };
     let tool = known(server, "stream_processor");
     let entries = all(&connection, "tools").await?;
-    let listed = names("tools", &entries);
-    must!(listed.contains(&tool.as_str()), "{tool} among {listed:?}");
+    let listed = names(&entries);
+    must!(listed.contains(&tool), "{tool} among {listed:?}");
     steps(&connection, &tool, 5).await?;
     steps(&connection, &tool, 100).await?;
     ended(connection.service.cancel()).await?;
@@ -189,11 +188,15 @@ async fn list(connection: &Connection) -> Outcome {
     let mut counts = Vec::new();
     for list in LISTS {
         let entries = all(connection, list).await?;
-        let listed = names(list, &entries);
+        let listed = names(&entries);
         for server in servers() {
-            let expected: Vec<String> = offers(list).iter().map(|own| known(server, own)).collect();
-            let own = |name: &&str| expected.iter().any(|own| own == name);
-            let own: Vec<&str> = listed.iter().copied().filter(own).collect();
+            let public = |own: &&str| {
+                let parts = own.split(' ').map(|part| known(server, part));
+                parts.collect::<Vec<_>>().join(" ")
+            };
+            let expected: Vec<String> = offers(list).iter().map(public).collect();
+            let own = listed.iter().filter(|name| expected.contains(name));
+            let own: Vec<String> = own.cloned().collect();
             must!(own == expected, "{list} of {server}: {listed:?}");
         }
         let count = SERVERS.len() * offers(list).len();
