@@ -26,6 +26,7 @@ struct Told {
 }
 
 impl Told {
+    #[expect(clippy::new_ret_no_self, reason = "a hook is used behind a pointer")]
     fn new(
         points: impl Into<Points>,
         is_quick: bool,
