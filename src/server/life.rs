@@ -159,8 +159,6 @@ impl<H> Life<H> {
         }
         match outcome {
             Ok(holder) => {
-                self.how = None;
-                self.error = None;
                 self.state = State::Starting {
                     holder,
                     deadline: now.after(self.start_timeout_ms),
@@ -618,6 +616,17 @@ mod tests {
         assert_eq!(scene.tick(), [""; 0]);
         assert_eq!(scene.closed().len(), 1);
         assert_eq!(scene.when_due(), ["launch"]);
+    }
+
+    #[test]
+    fn a_deaf_server_whose_stdout_ends_too_is_not_waited_for_twice() {
+        let mut scene = Scene::new();
+        scene.tick();
+        scene.launched();
+        assert_eq!(scene.hear(Life::deaf), [""; 0]);
+        assert_eq!(scene.closed(), [""; 0]);
+        assert_eq!(scene.when_due().len(), 2);
+        assert_eq!(scene.gone().len(), 1);
     }
 
     #[test]
