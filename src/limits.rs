@@ -141,6 +141,10 @@ pub const TASK_LIST_BYTES_MAX: usize = 8 << 20;
 /// Cursors of `tasks/list` that a session may use: the last ones it was given.
 pub const TASK_CURSORS_MAX: usize = 16;
 
+/// Longest answer of one server that goes into a merged list, bytes: it is taken apart at once,
+/// and its thread serves nobody meanwhile.
+pub const LIST_BYTES_MAX: usize = 8 << 20;
+
 /// Pages of one merged list at most: a server that always has another page must not
 /// keep a client asking.
 pub const LIST_PAGES_MAX: u32 = 1_000;

@@ -90,9 +90,10 @@ def kill_tree(process):
 
 
 class Server:
-    """One process that says where it listens in its first and only line; its stderr in `log`."""
+    """One process that says where it listens in its first lines, one of them unless told, and
+    has no others; its stderr in `log`."""
 
-    def __init__(self, command, log, variables=None):
+    def __init__(self, command, log, variables=None, lines=1):
         # A developer's own RINGWAY_ settings would change what is tested.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGWAY_")} | (variables or {})
         self.log = log
@@ -100,24 +101,26 @@ class Server:
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
         )
         try:
-            self.line = self._start_up_line()
+            self.lines = self._start_up_lines(lines)
         except BaseException:
             self.kill()
             raise
-        # Of whatever the line tells of, the one address.
-        self.url = re.search(r"listening on (http://\S+)", self.line).group(1)
+        self.line = self.lines[0]
+        # Of whatever a line tells of, the one address.
+        self.urls = [re.search(r"listening on (http://\S+)", line).group(1) for line in self.lines]
+        self.url = self.urls[0]
 
-    def _start_up_line(self):
+    def _start_up_lines(self, count):
         deadline = time.monotonic() + START_SECONDS_MAX
         os.set_blocking(self.process.stdout.fileno(), False)
         text = b""
-        while b"\n" not in text:
+        while text.count(b"\n") < count:
             text += self.process.stdout.read() or b""
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"no start-up line of {self.process.args}: {self.stderr()}")
             time.sleep(0.01)
-        line, _, self.more = text.partition(b"\n")
-        return line.decode()
+        *lines, self.more = text.split(b"\n", count)
+        return [line.decode() for line in lines]
 
     def stderr(self):
         self.log.seek(0)
@@ -140,7 +143,7 @@ class Server:
         if left := outlived(processes):
             wrong.append(f"processes outlived it: {left}")
         if self.process.poll() is not None and (self.more or self.process.stdout.read()):
-            wrong.append("stdout has more than the start-up line")
+            wrong.append("stdout has more than the start-up lines")
         return "; ".join(wrong)
 
     def kill(self):

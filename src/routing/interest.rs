@@ -117,6 +117,14 @@ impl Interests {
         }
     }
 
+    /// How clients know a URI of the server; `None`: they are not told of it.
+    pub fn shown(&self, uri: &str) -> Option<String> {
+        match &self.names.0 {
+            Some(shown) => shown(uri),
+            None => Some(uri.to_owned()),
+        }
+    }
+
     /// URIs on the book.
     pub fn len(&self) -> usize {
         self.index.len()

@@ -127,6 +127,8 @@ pub struct ShardState {
     pub lost_notices: u64,
     /// Ids that servers' requests have for clients are multiples of the second and this.
     pub(super) asked_place: (u64, u64),
+    /// How many times that, where several upstreams share the ids.
+    pub(super) next_asked: u64,
     call_wheel: Wheel<u32>,
     session_wheel: Wheel<SessionKey>,
 }
@@ -168,6 +170,7 @@ impl ShardState {
             stream_overflows: 0,
             lost_notices: 0,
             asked_place: (0, 1),
+            next_asked: 1,
             call_wheel: Wheel::new(TICK_MS, now),
             session_wheel: Wheel::new(TICK_MS * 20, now),
         }

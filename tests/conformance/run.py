@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """The official MCP conformance suite, at two protocol versions, against the fixture
-server: directly, through Ringway with the fixture as its shared server over stdio, and
-through Ringway with the fixture behind it over HTTP. Prints one table in the end. Exits
-1 when a scenario is not as it must be: directly all pass, and through Ringway those
+server: directly, through Ringway with the fixture as its shared server over stdio,
+through Ringway with the fixture behind it over HTTP, and both again with the fixture on
+a route of a configuration file, alone and with another server beside it, which has a
+prefix where the fixture has none. Prints one table in the end. Exits 1 when a scenario
+is not as it must be: directly all pass, and through Ringway those
 fail, and only those, that are listed with the reason: in expected-failures.yml what a
 shared server cannot have, and below (NOTHING_TO_CHECK) what the suite passes unseen.
 
@@ -31,8 +33,16 @@ GATEWAY = Path(os.environ.get("RINGWAY_BIN") or TARGET / "debug/ringway").resolv
 NODE = HERE / "node_modules/.bin/node"
 SUITE = [str(NODE), str(HERE / "node_modules/@modelcontextprotocol/conformance/dist/index.js")]
 FIXTURE = [str(NODE), str(HERE / "fixture/main.mjs")]
+BESIDE = [str(NODE), str(HERE / "fixture/beside.mjs")]
+
+COLUMNS = ("direct", "ringway", "http", "route", "route-http", "joined", "joined-http")
+# What may fail there, for a route takes nothing from a client: that of the same server
+# without a route.
+SAME_AS = {"route": "ringway", "route-http": "http", "joined": "ringway", "joined-http": "http"}
+
 # In the other columns no check may fail.
-EXPECTED_FAILURES = {"ringway": HERE / "expected-failures.yml"}
+SHARED_FAILURES = HERE / "expected-failures.yml"
+EXPECTED_FAILURES = {column: SHARED_FAILURES for column in COLUMNS if SAME_AS.get(column, column) == "ringway"}
 
 # Guards against a hang, not expectations about speed. The suite has its own for a
 # single scenario, which is lower.
@@ -49,6 +59,14 @@ DRIVERS = {
     ("ringway", "2025-11-25"): "uring",
     ("http", "2025-06-18"): "uring",
     ("http", "2025-11-25"): "epoll",
+    ("route", "2025-06-18"): "uring",
+    ("route", "2025-11-25"): "epoll",
+    ("route-http", "2025-06-18"): "epoll",
+    ("route-http", "2025-11-25"): "uring",
+    ("joined", "2025-06-18"): "epoll",
+    ("joined", "2025-11-25"): "uring",
+    ("joined-http", "2025-06-18"): "uring",
+    ("joined-http", "2025-11-25"): "epoll",
 }
 
 # A scenario passes when no check fails, even if it had nothing to check. Through
@@ -75,7 +93,6 @@ GOOD = ("SUCCESS", "INFO")
 BROKE_OFF = "Failed: "
 
 
-COLUMNS = ("direct", "ringway", "http")
 COMBINATIONS = [(server, version) for server in COLUMNS for version in VERSIONS]
 
 
@@ -86,6 +103,24 @@ def fixture(form, version):
 def gateway(driver, *server):
     flags = ["--listen", "127.0.0.1:0", "--admin", "off", "--shards", "2", "--driver", driver]
     return [str(GATEWAY), "serve", *flags, *server]
+
+
+def configured_gateway(driver, folder, fixture, beside):
+    """A gateway with a route of a configuration file: the fixture, and the other server if
+    it is wanted. Texts are literals, for none of ours has a quote."""
+
+    def command(words):
+        texts = ", ".join(f"'{word}'" for word in words)
+        return f"command = [{texts}]"
+
+    lines = ['listen = "127.0.0.1:0"', 'admin = "off"', "shards = 2", f'driver = "{driver}"']
+    lines += ["[[routes]]", 'path = "/mcp"', "[[routes.upstreams]]", 'name = "fixture"', 'prefix = "never"']
+    lines += [command(fixture) if isinstance(fixture, list) else f'url = "{fixture}"']
+    if beside:
+        lines += ["[[routes.upstreams]]", 'name = "beside"', command(BESIDE)]
+    file = Path(folder) / "ringway.toml"
+    file.write_text("\n".join(lines) + "\n")
+    return [str(GATEWAY), "serve", "--config", str(file)]
 
 
 @contextmanager
@@ -99,13 +134,19 @@ def served(server, version, driver):
             stack.callback(process.kill)
             return process
 
+        over_stdio = SAME_AS.get(server, server) == "ringway"
+        behind = [] if over_stdio else [start(fixture("--http", version))]
         if server == "direct":
-            yield [start(fixture("--http", version))]
+            yield behind
         elif server == "ringway":
             yield [start(gateway(driver, "--", *fixture("--stdio", version)))]
+        elif server == "http":
+            yield [start(gateway(driver, "--upstream", behind[0].url)), *behind]
         else:
-            behind = start(fixture("--http", version))
-            yield [start(gateway(driver, "--upstream", behind.url)), behind]
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            of = fixture("--stdio", version) if over_stdio else behind[0].url
+            beside = server.startswith("joined")
+            yield [start(configured_gateway(driver, folder, of, beside)), *behind]
 
 
 def read_expected_failures(file):
@@ -184,6 +225,11 @@ def read_results(results):
     return read
 
 
+def nothing_to_check(server, scenario):
+    """The table's word and the reason where a scenario has nothing to check."""
+    return NOTHING_TO_CHECK.get((SAME_AS.get(server, server), scenario), (None, None))
+
+
 def judge(server, scenario, checks, reasons):
     """The table's word for a scenario, and what is wrong with it, if anything. `reasons`
     are those of the column."""
@@ -200,7 +246,7 @@ def judge(server, scenario, checks, reasons):
     failed = {check["id"] for check in bad}
     wrong += [f"{check}: fails no more; take it out of {EXPECTED_FAILURES[server].name}" for check in expected - failed]
     nothing = not bad and all(check["status"] == "INFO" for check in checks)
-    word, _ = NOTHING_TO_CHECK.get((server, scenario), (None, None))
+    word, _ = nothing_to_check(server, scenario)
     if nothing != (word is not None):
         wrong.append("it had nothing to check" if nothing else "it has something to check by now")
     if wrong:
@@ -215,11 +261,17 @@ def print_table(scenarios, words, reasons):
     for scenario in scenarios:
         cells = (column.get(scenario, "-").ljust(len(head)) for column, head in zip(words.values(), heads))
         print((scenario.ljust(width) + "  ".join(cells)).rstrip())
-    known = [(server, scenario, reason) for server in reasons for (scenario, _), reason in reasons[server].items()]
-    known += [(*key, reason) for key, (_, reason) in NOTHING_TO_CHECK.items()]
-    for server, scenario, reason in known:
-        if any(column.get(scenario) == "expected" for (of, _), column in words.items() if of == server):
-            print(f"expected: {server}: {scenario}: {reason}")
+    # Each reason once, with the columns that it is for.
+    known = {}
+    for server in COLUMNS:
+        told = [(scenario, reason) for (scenario, _), reason in reasons.get(server, {}).items()]
+        told += [(scenario, nothing_to_check(server, scenario)[1]) for scenario in scenarios]
+        for scenario, reason in told:
+            if any(column.get(scenario) == "expected" for (of, _), column in words.items() if of == server):
+                known.setdefault((scenario, reason), []).append(server)
+    for (scenario, reason), servers in known.items():
+        if reason:
+            print(f"expected: {', '.join(servers)}: {scenario}: {reason}")
 
 
 def main():

@@ -3,72 +3,20 @@
 // ends. The environment says where the gateway is (see steps.mjs).
 
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { mkdtempSync } from "node:fs";
-import { homedir } from "node:os";
-import { join } from "node:path";
-import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
 
-import { clock, exchangesIn, fragile, killServer, lastSession, step, streamOpen, until, url } from "./steps.mjs";
+import { start as startAt } from "./inspector_cli.mjs";
+import { clock, fragile, killServer, step, streamOpen, until, url } from "./steps.mjs";
 
 const mode = process.argv[2];
 assert.ok(["legacy", "auto"].includes(mode), `no mode ${mode}`);
 const name = `inspector-cli ${mode}`;
-const program = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js";
-const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 
 // The exit codes of the command line.
 const EXIT_ERROR = 1;
 const EXIT_TOOL_ERROR = 5;
 
-const running = new Set();
-// What a failed step has left must not outlive this program.
-process.on("exit", () => {
-  for (const child of running) child.kill("SIGKILL");
-});
-
-/** Starts one run. Its `ended` resolves to exit code, result and error. */
-function start(method, ...options) {
-  const directory = mkdtempSync(join(homedir(), "inspector-"));
-  const exchanges = join(directory, "exchanges");
-  const child = spawn(
-    process.execPath,
-    [
-      ...["--import", here("record.mjs"), here(program), "--cli"],
-      ...["--server-url", url.href, "--transport", "http", "--protocol-era", mode],
-      // Nobody is there who could sign in.
-      ...["--stored-auth-only", "--format", "json", "--method", method, ...options],
-    ],
-    {
-      env: { HOME: directory, INTEROP_EXCHANGES: exchanges, MCP_INSPECTOR_SECRET_STORE: "memory" },
-      stdio: ["ignore", "pipe", "pipe"],
-    },
-  );
-  running.add(child);
-  const closed = new Promise((resolve) => child.on("close", resolve)).finally(() => running.delete(child));
-  const ended = Promise.all([closed, text(child.stdout), text(child.stderr)]).then(([code, stdout, stderr]) => {
-    const lines = stderr.split("\n").filter((line) => line.startsWith('{"error":'));
-    return {
-      code,
-      result: stdout.trim() === "" ? undefined : JSON.parse(stdout).result,
-      error: lines.length === 0 ? undefined : JSON.parse(lines.at(-1)).error.message,
-      stderr,
-    };
-  });
-  return {
-    ended,
-    get seen() {
-      const seen = exchangesIn(exchanges);
-      for (const { origin } of seen) assert.equal(origin, url.origin, "it speaks to nobody else");
-      return seen;
-    },
-    get session() {
-      return lastSession(this.seen);
-    },
-  };
-}
+const start = (method, ...options) => startAt(mode, url, method, ...options);
 
 // Each of a step's runs starts a program, which takes long where others want the processor.
 const take = (stepName, body) => step(name, stepName, body, 120_000);

@@ -15,14 +15,14 @@ const program = fileURLToPath(new URL("node_modules/mcp-remote/dist/proxy.js", i
 const record = new URL("record.mjs", import.meta.url).href;
 
 export class BridgeTransport extends StdioClientTransport {
-  constructor(mode) {
+  constructor(mode, at = url) {
     // It looks for tokens and leaves files in its directory: each bridge has its own.
     const directory = mkdtempSync(join(homedir(), "mcp-remote-"));
     const exchanges = join(directory, "exchanges");
     super({
       command: process.execPath,
       args: [
-        ...["--import", record, program, url.href],
+        ...["--import", record, program, at.href],
         ...["--transport", "http-only", "--allow-http", "--silent", "--protocol", mode],
       ],
       // With nothing that would let it open a browser.

@@ -4,7 +4,8 @@ command line, a bridge for stdio clients and two that share no code with these.
 For each client and mode: starts a gateway with the built-in server, runs the client's
 driver, which prints one JSON line a step, stops the gateway, and in the end prints one
 table. Then the official clients before servers of the official SDKs that speak HTTP, each
-with a gateway in between (http_servers.py), and a second table. Exits 1 when a step is not
+with a gateway in between (http_servers.py), and a second table. Then published clients before
+routes that a configuration file describes (routes.py), and a third. Exits 1 when a step is not
 ok, unless it is listed under DEVIATIONS with the reason, or is missing, unless it is
 listed under NOT_APPLICABLE.
 
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from processes import Server, command_line, descendants, kill_tree  # noqa: E402
 
 import http_servers  # noqa: E402
+import routes  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target").resolve()
@@ -244,8 +246,8 @@ def main():
     parser = argparse.ArgumentParser(description="Clients that others have made, against Ringway.")
     parser.add_argument("--driver", choices=("uring", "epoll"), help="the gateway's I/O driver; else they alternate")
     parser.add_argument("--response-mode", choices=("auto", "json", "sse"), default="auto", help="the gateway's flag")
-    parser.add_argument("--direct", action="store_true", help="the pairs without a gateway in between")
-    rows = [*CLIENTS, *http_servers.PAIRS]
+    parser.add_argument("--direct", action="store_true", help="servers over HTTP without a gateway in between")
+    rows = [*CLIENTS, *http_servers.PAIRS, routes.STORY, *routes.ROWS]
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of: {', '.join(rows)}; else all")
     options = parser.parse_args()
     if strange := [key for key in DEVIATIONS if key[0] not in CLIENTS or key[1] not in STEPS]:
@@ -256,9 +258,11 @@ def main():
     left_out = [(client, step) for client, reasons in NOT_APPLICABLE.items() for step in reasons]
     if strange := [key for key in left_out if key[0] not in families or key[1] not in STEPS or key[1] == "stop"]:
         sys.exit(f"steps left out of no client, or of none that may be: {strange}")
+    if strange := routes.strange_entries():
+        sys.exit(f"routes: deviations or steps left out of no client or step: {strange}")
     if unknown := [row for row in options.rows if row not in rows]:
         parser.error(f"no such row: {', '.join(unknown)}")
-    if options.direct and set(options.rows) & {*CLIENTS, *http_servers.NOT_DIRECT}:
+    if options.direct and set(options.rows) & {*CLIENTS, *http_servers.NOT_DIRECT, *routes.NOT_DIRECT}:
         parser.error("--direct is not for these rows")
     if not GATEWAY.exists():
         sys.exit(f"no gateway at {GATEWAY}: build it or set RINGWAY_BIN")
@@ -285,12 +289,23 @@ def main():
         pairs[pair] = (driver, http_servers.run_pair(pair, driver, options.response_mode, drive))
         print(f"-- {pair}, {driver}: {time.monotonic() - started:.1f} s", flush=True)
 
+    before_routes = {}
+    for index, row in enumerate(routes.ROWS):
+        if options.rows and not {row, routes.STORY} & set(options.rows) or options.direct and row in routes.NOT_DIRECT:
+            continue
+        driver = "direct" if options.direct else options.driver or ("uring", "epoll")[index % 2]
+        started = time.monotonic()
+        before_routes[row] = (driver, routes.run_row(row, driver, options.response_mode, drive))
+        print(f"-- {row}, {driver}: {time.monotonic() - started:.1f} s", flush=True)
+
     wrong = False
     if table:
         print_table(table, drivers)
         wrong = not print_outcome(table)
     if pairs:
         wrong = not http_servers.print_outcome(pairs) or wrong
+    if before_routes:
+        wrong = not routes.print_outcome(before_routes) or wrong
     return 1 if wrong else 0
 
 

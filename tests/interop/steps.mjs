@@ -106,8 +106,8 @@ export async function killServer() {
 }
 
 /** Ends a session as somebody else would who knows its id. */
-export async function endSessionElsewhere(session) {
-  const response = await fetch(url, { method: "DELETE", headers: { "mcp-session-id": session } });
+export async function endSessionElsewhere(session, at = url) {
+  const response = await fetch(at, { method: "DELETE", headers: { "mcp-session-id": session } });
   await response.arrayBuffer();
   assert.equal(response.status, 204, "DELETE from elsewhere");
 }

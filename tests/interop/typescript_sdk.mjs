@@ -23,11 +23,12 @@ export async function load(generation, mode) {
     const requests = {
       "sampling/createMessage": types.CreateMessageRequestSchema,
       "elicitation/create": types.ElicitRequestSchema,
+      "roots/list": types.ListRootsRequestSchema,
     };
     const { BridgeTransport } = bridged ? await import("./mcp_remote.mjs") : {};
     return {
-      newTransport: (fetch) =>
-        bridged ? new BridgeTransport(mode) : new StreamableHTTPClientTransport(url, { fetch }),
+      newTransport: (fetch, at = url) =>
+        bridged ? new BridgeTransport(mode, at) : new StreamableHTTPClientTransport(at, { fetch }),
       newClient: (capabilities = {}) => new Client(info, { capabilities }),
       call: (client, params, options) => client.callTool(params, undefined, options),
       request: (client, request) => client.request(request, types.EmptyResultSchema),
@@ -41,7 +42,7 @@ export async function load(generation, mode) {
   // The shape of a result schema that takes whatever comes (Standard Schema v1).
   const anything = { "~standard": { version: 1, vendor: "ringway", validate: (value) => ({ value }) } };
   return {
-    newTransport: (fetch) => new StreamableHTTPClientTransport(url, { fetch }),
+    newTransport: (fetch, at = url) => new StreamableHTTPClientTransport(at, { fetch }),
     newClient: (capabilities = {}) => new Client(info, { capabilities, versionNegotiation: { mode } }),
     call: (client, params, options) => client.callTool(params, options),
     request: (client, request) => client.request(request, anything),

@@ -322,6 +322,39 @@ fn joined_routes() {
             failed.len()
         );
     }
+    let met = [
+        ("replies", 10_000),
+        ("progress of servers", 800),
+        ("lists of several servers", 500),
+        ("pages", 800),
+        ("calls cancelled", 1_200),
+        ("cancels that reached a server", 2_000),
+        ("ids in flight twice refused", 4_000),
+        ("late answers", 1_200),
+        ("ids of others", 80),
+        ("unknown names", 400),
+        ("clients that vanish", 800),
+        ("openings that are abandoned", 500),
+        ("handshakes that fail", 1_000),
+        ("servers that die", 1_000),
+        ("servers that can do less", 150),
+        ("sessions ended by a lesser server", 300),
+        ("sessions forgotten", 40),
+        ("sessions over the limit", 5),
+        ("reloads", 3_000),
+        ("questions that reached the client", 500),
+        ("answers that reached a server", 200),
+        ("updates told", 200),
+        ("streams replaced", 2_000),
+        ("stream writes that fail", 200),
+    ];
+    for (what, least) in met
+        .iter()
+        .filter(|_| only.is_none() && count >= JOINED_SEEDS)
+    {
+        let times = tally.get(what);
+        assert!(times >= *least, "{what}: only {times} of {least}");
+    }
 }
 
 #[test]
@@ -334,5 +367,7 @@ fn the_same_seed_makes_the_same_run() {
         assert_eq!(run(), run(), "seed {seed}");
         let run = || private::World::new(seed, false).run().fingerprint;
         assert_eq!(run(), run(), "seed {seed}, upstreams of their own");
+        let run = || joined::World::new(seed, false).run().1;
+        assert_eq!(run(), run(), "seed {seed}, joined routes");
     }
 }

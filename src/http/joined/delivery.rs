@@ -8,6 +8,7 @@ use std::rc::Rc;
 use super::{Joined, Local};
 use crate::routing::calls::{About, Call};
 use crate::routing::joined::SeatId;
+use crate::routing::joined::cursor::CursorLimit;
 use crate::routing::joined::naming::{Absent, Kind, Naming, UpstreamNames};
 use crate::routing::outcome::Method;
 use crate::wire::listing::ListKind;
@@ -184,6 +185,19 @@ impl Local {
                 upstream,
                 why,
                 "an upstream is left out of {}",
+                kind.method()
+            );
+        }
+    }
+
+    /// A list ends before those of the servers do.
+    pub(super) fn warn_short(&self, kind: ListKind, limit: CursorLimit) {
+        let route = &self.settings.name;
+        if is_first(&("short", route, kind.method(), limit.to_string())) {
+            tracing::warn!(
+                route,
+                %limit,
+                "{} ends before the servers' lists do",
                 kind.method()
             );
         }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::client::Incoming;
 use super::{Joined, Local, Seat};
+use crate::limits::LIST_BYTES_MAX;
 use crate::routing::client::{Step, UNKNOWN_LEVEL};
 use crate::routing::joined::cursor::{Cursor, Key};
 use crate::routing::joined::gathering::{Begun, Gathering, Progress, Question};
@@ -306,6 +307,10 @@ impl Joined {
                 left_out("it did not answer");
                 continue;
             };
+            if message.len() > LIST_BYTES_MAX {
+                left_out("its answer is too long");
+                continue;
+            }
             let Ok(envelope) = scan::scan(message) else {
                 left_out("its answer cannot be read");
                 continue;
@@ -352,12 +357,7 @@ impl Joined {
                 match cursor.encode(&key, &local.settings.name, session) {
                     Ok(text) => Some(text),
                     Err(limit) => {
-                        tracing::warn!(
-                            route = local.settings.name,
-                            %limit,
-                            "{} ends before the servers' lists do",
-                            kind.method()
-                        );
+                        local.warn_short(kind, limit);
                         None
                     }
                 }

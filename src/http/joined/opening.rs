@@ -462,7 +462,8 @@ impl Joined {
     }
 
     /// An upstream that all sessions share has made a handshake: sessions that have no leg
-    /// there get one and are told; those whose leg has ended with it end, because what
+    /// there get one and are told. Those whose leg has ended, because the server can do less
+    /// than before, get another one; where it is the only upstream they end, because what
     /// their clients were told no longer holds.
     pub(in crate::http) fn seat_up(self: &Rc<Self>, seat: SeatId, kinds: Kinds) {
         let local = self.local();
@@ -476,7 +477,14 @@ impl Joined {
                         .and_then(|leg| self.open_leg(&local, seat.id, leg))
                         .is_none() =>
                 {
-                    self.end_session(key);
+                    if local.seats.len() == 1 {
+                        self.end_session(key);
+                        continue;
+                    }
+                    // One of several must not take the others' calls along.
+                    self.want_leg(&local, key, seat);
+                    let all = Kinds::TOOLS.with(Kinds::PROMPTS).with(Kinds::RESOURCES);
+                    self.mark_changed(key, all);
                 }
                 Some(Leg::Absent | Leg::Opening) => {
                     self.want_leg(&local, key, seat);

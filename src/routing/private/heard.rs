@@ -324,6 +324,7 @@ impl ShardState {
     ) -> Heard<'_> {
         let reply_to = self.reply_to(call);
         let (place, stride) = self.asked_place;
+        let of_seat = self.next_asked;
         let (Some(field), Some(private)) = (&envelope.id, self.private_mut(whose.key)) else {
             return Heard::Dropped(DropReason::Other);
         };
@@ -333,9 +334,16 @@ impl ShardState {
             self.notice(whose.key, What::Notice, body.into(), false);
             return Heard::Dropped(DropReason::SlowReader);
         }
-        let asked = private.next_asked * stride + place;
+        // A client's session may have another leg later, whose ids are not to be those that
+        // it knows from this one.
+        let number = match stride {
+            1 => private.next_asked,
+            _ => of_seat,
+        };
+        let asked = number * stride + place;
         private.next_asked += 1;
         private.asked.insert(asked, raw.into());
+        self.next_asked += 1;
         let mut buffer = itoa::Buffer::new();
         let edit = Edit {
             span: field.span,

@@ -259,7 +259,9 @@ impl ShardState {
         }
         match uri {
             Some(uri) if is_agreed => {
-                self.queue_frame(key, notice::updated_frame(&uri), None, acts);
+                if let Some(shown) = self.interests.shown(&uri) {
+                    self.queue_frame(key, notice::updated_frame(&shown), None, acts);
+                }
             }
             Some(uri) => {
                 if private.uris.remove(&uri)

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import mcp_types as types
 from fastmcp import Client
+from fastmcp.client.elicitation import ElicitResult
 from fastmcp.client.transports import StreamableHttpTransport
 from mcp.shared._httpx_utils import create_mcp_http_client
 
@@ -18,8 +19,20 @@ def is_error(result):
 
 
 @asynccontextmanager
-async def connect(mode):
+async def connect(mode, answers=None, url=URL):
+    """With `answers` the client takes the server's questions."""
     seen, heard = Exchanges(), Heard()
+
+    async def on_sampling(messages, *_):
+        return answers.sample(messages[0].content.text)
+
+    async def on_elicitation(message, *_):
+        return ElicitResult(action="accept", content=answers.fill_in(message))
+
+    async def on_roots(_):
+        return answers.list_roots()
+
+    taken = {"sampling_handler": on_sampling, "elicitation_handler": on_elicitation, "roots": on_roots}
 
     async def on_message(message):
         if not isinstance(message, Exception):
@@ -31,8 +44,8 @@ async def connect(mode):
             http.event_hooks[kind] = http.event_hooks[kind] + hooks
         return http
 
-    transport = StreamableHttpTransport(URL, httpx_client_factory=http_client)
-    async with Client(transport, mode=mode, message_handler=on_message) as client:
+    transport = StreamableHttpTransport(url, httpx_client_factory=http_client)
+    async with Client(transport, mode=mode, message_handler=on_message, **(taken if answers else {})) as client:
         yield Connection(client, seen, heard)
 
 
@@ -70,6 +83,21 @@ class Connection:
 
     async def request(self, method):
         return await self.client.session.send_request(types.Request(method=method, params=None), types.EmptyResult)
+
+    async def page(self, list_name, cursor):
+        """One page of a list, as plain values."""
+        page = await getattr(self.client, f"list_{list_name}_mcp")(cursor=cursor)
+        return page.model_dump(mode="json", by_alias=True)
+
+    async def contents(self, uri):
+        return (await self.client.read_resource_mcp(uri)).model_dump(mode="json", by_alias=True)["contents"]
+
+    async def messages(self, prompt):
+        return (await self.client.get_prompt(prompt)).model_dump(mode="json", by_alias=True)["messages"]
+
+    async def complete(self, ref, argument):
+        kinds = {"ref/prompt": types.PromptReference, "ref/resource": types.ResourceTemplateReference}
+        return (await self.client.complete(kinds[ref["type"]](**ref), argument)).values
 
     async def cancel(self, call, tool):
         # The client tells the server by itself when the waiting task is cancelled.

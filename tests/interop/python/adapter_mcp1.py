@@ -18,8 +18,9 @@ def is_error(result):
 
 
 @asynccontextmanager
-async def connect(mode, answers=None):
-    """With `answers` the client takes the server's questions and log messages."""
+async def connect(mode, answers=None, url=URL):
+    """With `answers` the client takes the server's questions and log messages, and with its
+    `roots` the server may ask for these."""
     assert mode == "legacy"
     seen, heard = Exchanges(), Heard()
 
@@ -33,7 +34,12 @@ async def connect(mode, answers=None):
     async def on_log(params):
         answers.log(params.level, params.data)
 
+    async def on_roots(_):
+        return types.ListRootsResult(roots=[types.Root(uri=uri) for uri in answers.list_roots()])
+
     taken = {"sampling": on_sampling, "elicitation": on_elicitation, "logging": on_log} if answers else {}
+    if getattr(answers, "roots", None):
+        taken["list_roots"] = on_roots
     callbacks = {f"{kind}_callback": callback for kind, callback in taken.items()}
 
     async def on_message(message):
@@ -42,7 +48,7 @@ async def connect(mode, answers=None):
 
     async with (
         httpx.AsyncClient(event_hooks=seen.hooks, timeout=300) as client,
-        streamable_http_client(URL, http_client=client) as (read, write, _),
+        streamable_http_client(url, http_client=client) as (read, write, _),
         ClientSession(read, write, message_handler=on_message, **callbacks) as session,
     ):
         yield Connection(session, await session.initialize(), seen, heard)
@@ -85,6 +91,22 @@ class Connection:
 
     async def prompt(self, name, arguments):
         return (await self.session.get_prompt(name, arguments)).messages[0].content.text
+
+    async def page(self, list_name, cursor):
+        """One page of a list, as plain values."""
+        ask = getattr(self.session, f"list_{list_name}")
+        page = await ask(params=types.PaginatedRequestParams(cursor=cursor)) if cursor else await ask()
+        return page.model_dump(mode="json", by_alias=True)
+
+    async def contents(self, uri):
+        return (await self.session.read_resource(AnyUrl(uri))).model_dump(mode="json", by_alias=True)["contents"]
+
+    async def messages(self, prompt):
+        return (await self.session.get_prompt(prompt)).model_dump(mode="json", by_alias=True)["messages"]
+
+    async def complete(self, ref, argument):
+        kinds = {"ref/prompt": types.PromptReference, "ref/resource": types.ResourceTemplateReference}
+        return (await self.session.complete(kinds[ref["type"]](**ref), argument)).completion.values
 
     async def set_level(self, level):
         await self.session.set_logging_level(level)

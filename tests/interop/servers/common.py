@@ -38,13 +38,13 @@ def note(event):
         file.write(f"{event}\n")
 
 
-async def wait():
+async def wait(what="wait"):
     """The tool `wait`: both SDKs cancel the task of a call that the client cancels."""
-    note("wait began")
+    note(f"{what} began")
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        note("wait cancelled")
+        note(f"{what} cancelled")
         raise
 
 

@@ -62,6 +62,8 @@ pub(crate) struct Call {
     /// Progress that was reported and that came.
     pub(crate) said: usize,
     got: usize,
+    /// How often the route had been configured when it began.
+    configured: usize,
 }
 
 const LISTS: [(&str, &str, &str); 4] = [
@@ -357,6 +359,7 @@ impl World {
             is_cancelled: false,
             said: 0,
             got: 0,
+            configured: self.configured,
         };
         match step {
             Step::InFlight { id, .. } => {
@@ -613,7 +616,7 @@ impl World {
         self.tally.count("replies");
         let nonce = format!("~{client}:{at}~");
         if let Some((_, member, key)) = LISTS.iter().find(|(of, ..)| *of == method) {
-            self.is_merged(client, method, result, member, key);
+            self.is_merged(at, result, member, key);
             return;
         }
         let uri = match method {
@@ -641,42 +644,45 @@ impl World {
             "check 1: of another server: {text}"
         );
         if let Some(uri) = uri.as_str() {
-            // Under the name that it had when it came: one of the names that it can have.
-            let name = &self.servers[server].name;
-            let names = [format!("{name}-res:/x"), "res:/x".into()];
-            assert!(names.iter().any(|it| it == uri), "{uri} of {name}");
+            self.is_named(at, server, "res:/x", uri);
         }
     }
 
+    /// A thing of a server has the name that the route gives it, or, if the route was
+    /// configured since the call began, one that it may have had.
+    fn is_named(&self, call: usize, server: usize, own: &str, public: &str) {
+        if self.calls[call].configured == self.configured {
+            let expected = self.public(server, own);
+            assert_eq!(expected.as_deref(), Some(public), "{own} of {server}");
+            return;
+        }
+        let name = &self.servers[server].name;
+        let nicks = [format!("nick.{name}"), format!("nick:{name}")];
+        let is_nick = own.starts_with("al") && nicks.iter().any(|nick| nick == public);
+        let is_own = public == own || public == format!("{name}-{own}");
+        assert!(is_own || is_nick, "{public} of {name}");
+    }
+
     /// A merged list has each server's things under that server's names, together.
-    fn is_merged(
-        &mut self,
-        client: usize,
-        method: &'static str,
-        result: &Value,
-        member: &str,
-        key: &str,
-    ) {
+    fn is_merged(&mut self, call: usize, result: &Value, member: &str, key: &str) {
+        let Call { client, method, .. } = self.calls[call];
         let items = result[member].as_array().expect("a list");
         let mut order = Vec::new();
         for item in items {
             let of = item["description"].as_str().expect("a description");
-            let of: usize = of
-                .split(' ')
-                .next()
-                .expect("a number")
-                .parse()
-                .expect("a number");
+            let mut words = of.split(' ');
+            let of: usize = words.next().expect("a number").parse().expect("a number");
+            let own = item["own"].as_str().expect("its own name");
             if order.last() != Some(&of) {
                 order.push(of);
             }
-            let public = item[key].as_str().expect("a name");
-            let name = &self.servers[of].name;
-            let is_own = ["t", "al", "w ü/", "res:/x", "al:x", "res:/{x}"]
+            self.is_named(call, of, own, item[key].as_str().expect("a name"));
+        }
+        if self.calls[call].configured == self.configured {
+            let places = order
                 .iter()
-                .any(|own| public == *own || public == format!("{name}-{own}"));
-            let is_nick = public == format!("nick.{name}") || public == format!("nick:{name}");
-            assert!(is_own || is_nick, "{public} of {name}");
+                .map(|of| self.route.iter().position(|up| up.server == *of));
+            assert!(places.is_sorted(), "not in the order of the route");
         }
         let distinct: BTreeSet<_> = order.iter().collect();
         assert_eq!(

@@ -457,6 +457,7 @@ impl World {
                 .map(|name| {
                     let mut item = json!({"description": format!("{at} {mark}")});
                     item["name"] = json!("n");
+                    item["own"] = json!(name);
                     item[key] = json!(name);
                     item
                 })

@@ -61,6 +61,8 @@ pub(crate) struct World {
     pub(crate) ground: Rc<Ground>,
     pub(crate) joined: Rc<Joined>,
     pub(crate) route: Vec<Up>,
+    /// How often it was configured.
+    pub(crate) configured: usize,
     /// All that ever were.
     pub(crate) servers: Vec<Server>,
     pub(crate) clients: Vec<Client>,
@@ -117,6 +119,7 @@ impl World {
             ground,
             joined,
             route: Vec::new(),
+            configured: 0,
             servers: Vec::new(),
             clients: Vec::new(),
             calls: Vec::new(),
@@ -290,6 +293,7 @@ impl World {
         let shape = format!("{:?}", self.route);
         self.has_seen(&shape);
         self.joined.configure(settings, seats);
+        self.configured += 1;
         for up in before {
             if !self.is_served(up.server) {
                 self.pump_server(up.server);

@@ -255,6 +255,12 @@ fn a_leg_that_its_server_has_forgotten_and_does_not_take_again_is_opened_anew() 
     let bench = Bench::new(&[shared("one"), private("two")]);
     let session = bench.client();
     let two = bench.server("two");
+    let stream = bench.open_stream(session);
+    two.settle();
+    let question = br#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#;
+    let upward = two.streams.borrow()[0];
+    two.hear(Some(upward), question);
+    let old = bench.told_messages(session, stream)[0]["id"].clone();
     let call = bench.tool(session, 1, "two-x");
     two.end(two.one().exchange.unwrap(), End::NoSession);
     let again = two.one();
@@ -280,5 +286,21 @@ fn a_leg_that_its_server_has_forgotten_and_does_not_take_again_is_opened_anew() 
     assert_eq!(asked.session.as_deref(), Some("new"));
     two.result(&asked, json!({}));
     bench.answer(call);
+    // The client may still answer what the former upstream session has asked.
+    let upward = two.streams.borrow()[0];
+    two.hear(Some(upward), question);
+    let told = bench.told_messages(session, stream);
+    let new = told.iter().find(|it| it["method"] == "roots/list").unwrap()["id"].clone();
+    assert_ne!(old, new);
+    bench.send(
+        session,
+        &json!({"jsonrpc": "2.0", "id": old, "result": {}}).to_string(),
+    );
+    assert!(two.asked().is_empty());
+    bench.send(
+        session,
+        &json!({"jsonrpc": "2.0", "id": new, "result": {}}).to_string(),
+    );
+    assert_eq!(two.one().message["id"], "q");
     bench.is_quiet();
 }

@@ -1,6 +1,7 @@
 //! Merged lists, and the log level: what several upstreams are asked at once.
 
 use super::*;
+use crate::limits::LIST_BYTES_MAX;
 
 fn two() -> Bench {
     Bench::new(&[shared("one"), private("two")])
@@ -494,4 +495,24 @@ fn a_list_in_a_batch_is_answered_in_its_place() {
     bench.ground.end_exchange(connection);
     bench.disconnect(connection);
     bench.is_quiet();
+}
+
+/// Its thread would serve nobody while it takes that apart.
+#[test]
+fn a_page_that_is_too_long_is_left_out() {
+    let bench = Bench::with(&[shared("one"), shared("two")], 64 << 20, false);
+    bench.servers.iter().for_each(|server| server.up());
+    let session = bench.client();
+    for (bytes, shown) in [
+        (LIST_BYTES_MAX, &["two-t"][..]),
+        (LIST_BYTES_MAX / 2, &["one-t", "two-t"]),
+    ] {
+        let call = bench.begin(session, 1, "tools/list", &json!({}));
+        let (one, two) = (bench.server("one"), bench.server("two"));
+        let description = "x".repeat(bytes);
+        let page = json!({"tools": [{"name": "t", "description": description}]});
+        one.result(&one.one(), page);
+        two.result(&two.one(), tools(&["t"]));
+        assert_eq!(names(&bench.answer(call), "tools"), shown);
+    }
 }

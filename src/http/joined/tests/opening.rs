@@ -370,9 +370,10 @@ fn an_answer_after_the_initialize_is_over_is_declined() {
 
 #[test]
 fn a_restarted_server_that_can_do_less_ends_the_sessions_that_were_told_otherwise() {
-    let bench = Bench::new(&[shared("one"), private("two")]);
+    let mut up = shared("one");
+    up.naming.prefix = Prefix::Always;
+    let bench = Bench::new(&[up]);
     let session = bench.client();
-    let call = bench.tool(session, 1, "two-x");
     let stream = bench.open_stream(session);
     bench.server("one").down();
     bench.server("one").up();
@@ -383,8 +384,25 @@ fn a_restarted_server_that_can_do_less_ends_the_sessions_that_were_told_otherwis
     }));
     assert_eq!(bench.joined.sessions(), 0);
     assert!(bench.to_write(session, stream).is_none());
-    assert_eq!(code(&bench.answer(call)), -32603);
-    bench.server("two").settle();
-    assert_eq!(bench.server("two").deleted.borrow().len(), 1);
     bench.is_quiet();
+}
+
+#[test]
+fn one_of_several_that_can_do_less_takes_no_session_along() {
+    let bench = Bench::new(&[shared("one"), private("two")]);
+    let session = bench.client();
+    let call = bench.tool(session, 1, "two-x");
+    let stream = bench.open_stream(session);
+    bench.server("one").down();
+    assert!(bench.is_woken(stream, || {
+        bench.server("one").up_as("2025-11-25", r#"{"tools":{}}"#)
+    }));
+    assert_eq!(bench.joined.sessions(), 1);
+    let two = bench.server("two");
+    two.result(&two.one(), json!({"content": []}));
+    bench.answer(call);
+    let call = bench.tool(session, 2, "one-x");
+    let one = bench.server("one");
+    one.result(&one.one(), json!({"content": []}));
+    bench.answer(call);
 }

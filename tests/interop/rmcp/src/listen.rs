@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rmcp::model::{
     ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
-    ElicitRequestParams, ElicitResult, ElicitationAction, ErrorData, LoggingLevel,
+    ElicitRequestParams, ElicitResult, ElicitationAction, ErrorData, ListRootsResult, LoggingLevel,
     LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken,
-    ResourceUpdatedNotificationParam, SamplingMessage,
+    ResourceUpdatedNotificationParam, Root, RootsCapabilities, SamplingMessage,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
@@ -28,6 +28,8 @@ struct Heard {
     asked: Vec<String>,
     /// It offers to answer the server's questions.
     answers: bool,
+    /// Its roots; without any it does not offer to name them.
+    roots: Vec<Root>,
 }
 
 /// One progress message: done, total, text.
@@ -42,6 +44,18 @@ impl Listener {
         let listener = Self::default();
         listener.lock().answers = true;
         listener
+    }
+
+    /// One that says its roots too.
+    pub fn with_roots(roots: &[&str]) -> Self {
+        let listener = Self::answering();
+        listener.lock().roots = roots.iter().map(|uri| Root::new(*uri)).collect();
+        listener
+    }
+
+    /// The resources that were said to have changed, each time that it was said.
+    pub fn take_updated(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().updated)
     }
 
     /// The questions of the server.
@@ -92,7 +106,19 @@ impl ClientHandler for Listener {
             let builder = ClientCapabilities::builder();
             info.capabilities = builder.enable_sampling().enable_elicitation().build();
         }
+        if !self.lock().roots.is_empty() {
+            info.capabilities.roots = Some(RootsCapabilities::default());
+        }
         info
+    }
+
+    async fn list_roots(
+        &self,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ListRootsResult, ErrorData> {
+        let mut heard = self.lock();
+        heard.asked.push("roots".to_owned());
+        Ok(ListRootsResult::new(heard.roots.clone()))
     }
 
     async fn create_message(

@@ -1,13 +1,16 @@
-//! The official Rust client: `ringway-interop-rmcp legacy|auto|http`, the last before a
-//! server that speaks HTTP. One process drives one gateway, whose address and server come
-//! in the environment (see `steps`), and prints one JSON line for each step.
+//! The official Rust client: `ringway-interop-rmcp legacy|auto`, `... http` before a server
+//! that speaks HTTP, `... routes legacy|auto` before routes. One process drives one gateway,
+//! whose address and servers come in the environment (see `steps` and `routes`), and prints
+//! one JSON line for each step.
 
 mod behind_http;
 mod listen;
 mod notified;
 mod record;
+mod routes;
 mod steps;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use rmcp::model::{
@@ -34,8 +37,16 @@ struct Connection {
 
 impl Connection {
     async fn open(mode: &str) -> Result<Self, Fault> {
+        let listener = match mode {
+            "http" => Listener::answering(),
+            _ => Listener::default(),
+        };
+        Self::open_at(mode, listener, required("INTEROP_URL")).await
+    }
+
+    async fn open_at(mode: &str, listener: Listener, url: String) -> Result<Self, Fault> {
         let recorder = Recorder::new();
-        let config = StreamableHttpClientTransportConfig::with_uri(required("INTEROP_URL"));
+        let config = StreamableHttpClientTransportConfig::with_uri(url);
         let transport = StreamableHttpClientTransport::with_client(recorder.clone(), config);
         let lifecycle = match mode {
             "legacy" | "http" => ClientLifecycleMode::Initialize,
@@ -44,10 +55,6 @@ impl Connection {
                 legacy_version: None,
             },
             other => return Err(format!("no mode {other}")),
-        };
-        let listener = match mode {
-            "http" => Listener::answering(),
-            _ => Listener::default(),
         };
         let service = listener
             .clone()
@@ -68,7 +75,7 @@ impl Connection {
 
     async fn call(
         &self,
-        name: &'static str,
+        name: impl Into<Cow<'static, str>>,
         arguments: Value,
     ) -> Result<CallToolResult, ServiceError> {
         self.service.call_tool(params(name, arguments)).await
@@ -89,7 +96,7 @@ impl Connection {
     }
 }
 
-fn params(name: &'static str, arguments: Value) -> CallToolRequestParams {
+fn params(name: impl Into<Cow<'static, str>>, arguments: Value) -> CallToolRequestParams {
     let arguments: JsonObject = serde_json::from_value(arguments).expect("arguments are an object");
     CallToolRequestParams::new(name).with_arguments(arguments)
 }
@@ -126,6 +133,10 @@ async fn main() {
     let mode = std::env::args().nth(1).unwrap_or_default();
     if mode == "http" {
         return behind_http::drive("rmcp").await;
+    }
+    if mode == "routes" {
+        let mode = std::env::args().nth(2).unwrap_or_default();
+        return routes::drive(&mode).await;
     }
     let client = format!("rmcp {mode}");
     let Some(connection) = step(&client, "connect", connect(&mode)).await else {
