@@ -69,7 +69,7 @@ pub(super) struct Hubs {
 
 /// How long the stdout of a server that was removed is waited for: longer than it takes to end
 /// it.
-const REMOVED_MS: u64 = 3 * ENDING_MS;
+const REMOVED_MS: u64 = 2 * ENDING_MS;
 
 impl Hubs {
     pub(super) fn new(orders: Letters<HubOrder>, driver: Driver, events: Sender<Event>) -> Hubs {

@@ -13,7 +13,7 @@ use crate::routing::time::Millis;
 use crate::upstream::child::StartError;
 
 /// How long the pipes of a server that was killed may stay open.
-pub(super) const ENDING_MS: u64 = 2 * CHILD_EXIT_MS;
+pub(super) const ENDING_MS: u64 = 5 * CHILD_EXIT_MS;
 
 /// How long it may take to end all that is known of a server, before the next one is launched
 /// all the same.
@@ -152,19 +152,19 @@ impl<H> Life<H> {
 
     /// The launch is over.
     pub(super) fn launched(&mut self, outcome: Result<H, StartError>, now: Millis) {
-        if !matches!(self.state, State::Launching { .. }) {
+        let State::Launching { deadline } = self.state else {
             // It was stopped meanwhile.
             self.acts.extend(outcome.ok().map(Act::End));
             return;
-        }
+        };
         match outcome {
             Ok(holder) => {
-                self.how = None;
-                self.error = None;
-                self.state = State::Starting {
-                    holder,
-                    deadline: now.after(self.start_timeout_ms),
+                // Its time counts from the launch, unless that took all of it.
+                let deadline = match deadline {
+                    Millis::NEVER => now.after(self.start_timeout_ms),
+                    deadline => deadline,
                 };
+                self.state = State::Starting { holder, deadline };
                 self.acts.push_back(Act::Connect);
             }
             Err(error) => {
@@ -621,6 +621,17 @@ mod tests {
     }
 
     #[test]
+    fn a_deaf_server_whose_stdout_ends_too_is_not_waited_for_twice() {
+        let mut scene = Scene::new();
+        scene.tick();
+        scene.launched();
+        assert_eq!(scene.hear(Life::deaf), [""; 0]);
+        assert_eq!(scene.closed(), [""; 0]);
+        assert_eq!(scene.when_due().len(), 2);
+        assert_eq!(scene.gone().len(), 1);
+    }
+
+    #[test]
     fn the_time_for_its_pipes_counts_from_when_nothing_holds_it() {
         let mut scene = Scene::up();
         scene.ended();
@@ -646,6 +657,18 @@ mod tests {
         }
     }
 
+    /// A bridge counts the same time from a moment later: what it says of it comes too late.
+    #[test]
+    fn the_time_for_the_handshake_counts_from_the_launch() {
+        let mut scene = Scene::new();
+        scene.tick();
+        let began = scene.now;
+        scene.now = scene.now.after(4_999);
+        assert_eq!(scene.launched(), ["connect"]);
+        assert_eq!(scene.when_due().len(), 2);
+        assert_eq!(scene.now.since(began), 5_000);
+    }
+
     #[test]
     fn a_launch_that_takes_too_long_is_said_once_and_waited_for() {
         let mut scene = Scene::new();
@@ -656,6 +679,9 @@ mod tests {
         );
         assert_eq!(scene.life.due(), None);
         assert_eq!(scene.launched(), ["connect"]);
+        let began = scene.now;
+        assert_eq!(scene.when_due().len(), 2);
+        assert_eq!(scene.now.since(began), 5_000);
     }
 
     #[test]

@@ -89,8 +89,12 @@ impl Running {
                 Ok(())
             }
             Err(error) => {
-                // Nothing was served yet: there is nothing to wait for.
-                self.kill();
+                match self.mode {
+                    // Nothing was served yet: there is nothing to wait for.
+                    Mode::One { .. } => self.kill(),
+                    // It is not the fault of the others.
+                    Mode::Routes(_) => self.stop(),
+                }
                 Err(error)
             }
         }
@@ -112,14 +116,22 @@ impl Running {
         let mut driver = Driver::Uring;
         let mut handshake = None;
         loop {
-            for place in 0..self.upstreams.len() {
-                let trouble = self.upstreams[place].tick();
-                self.judge_start(place, trouble)?;
-            }
-            if ready == self.threads.count() && self.upstreams.iter().all(Upstream::has_settled) {
-                return Ok(Opened::Serving(driver, handshake));
-            }
-            match self.next_event() {
+            let is_ready = ready == self.threads.count();
+            let event = match is_ready {
+                // The time of the servers begins when they can be heard.
+                false => self.heard.recv().ok(),
+                true => {
+                    for place in 0..self.upstreams.len() {
+                        let trouble = self.upstreams[place].tick();
+                        self.judge_start(place, trouble)?;
+                    }
+                    if self.upstreams.iter().all(Upstream::has_settled) {
+                        return Ok(Opened::Serving(driver, handshake));
+                    }
+                    self.next_event()
+                }
+            };
+            match event {
                 Some(Event::Ready(of_thread)) => {
                     ready += 1;
                     if of_thread == Driver::Epoll {

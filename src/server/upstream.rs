@@ -2,6 +2,7 @@
 //! server, which may take their time and must not hold the main thread up. They inherit no
 //! pinning: the main thread has none.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use crate::upstream::child::{self, Group, ServerCommand, StartError};
 use crate::upstream::http::bridge;
 use crate::upstream::hub::{HubEvent, ServerPipes};
 use crate::upstream::stderr;
+use crate::wire::handshake::Handshake;
 
 /// Which server of an upstream, counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,12 +67,14 @@ pub(super) struct Upstream {
     open_files: u64,
     events: Sender<Event>,
     hub: Post<HubOrder>,
-    pub(super) status: std::sync::Arc<SeatStatus>,
+    pub(super) status: Arc<SeatStatus>,
     /// Servers so far.
     starts: u64,
     /// Of the server that was launched last; the hub gets them next.
     pipes: Option<ServerPipes>,
     life: Life<Holder>,
+    /// What the hub heard last.
+    handshake: Option<Arc<Handshake>>,
     /// Ends the last server.
     ending: Option<JoinHandle<()>>,
 }
@@ -113,7 +117,7 @@ impl Upstream {
         (start_timeout, open_files): (Duration, u64),
         events: Sender<Event>,
         hub: Post<HubOrder>,
-        status: std::sync::Arc<SeatStatus>,
+        status: Arc<SeatStatus>,
     ) -> Upstream {
         let life = match &origin {
             Origin::Elsewhere(_) => Life::elsewhere(),
@@ -132,6 +136,7 @@ impl Upstream {
             starts: 0,
             pipes: None,
             life,
+            handshake: None,
             ending: None,
         }
     }
@@ -178,23 +183,8 @@ impl Upstream {
         let now = clock::now();
         match event {
             Event::Hub(_, HubEvent::Open(handshake)) => {
+                self.handshake = Some(handshake);
                 self.life.opened(now);
-                if self.has_been_up {
-                    let _in = self.identity.span.enter();
-                    tracing::info!(
-                        upstream = handshake.server_name,
-                        version = handshake.server_version,
-                        "the server is up again"
-                    );
-                } else if self.identity.names.is_some() {
-                    let _in = self.identity.span.enter();
-                    tracing::info!(
-                        server = handshake.server_name,
-                        version = handshake.server_version,
-                        protocol = handshake.version.as_str(),
-                        "the server is up"
-                    );
-                }
             }
             Event::Hub(_, HubEvent::Failed(error)) => self.life.refused(error, now),
             Event::Hub(_, HubEvent::Deaf) => self.life.deaf(now),
@@ -258,6 +248,7 @@ impl Upstream {
                 Act::End(holder) => self.ending = self.end(holder),
                 Act::LetGo => self.tell_hub(HubOrder::LetGo(self.identity.seat)),
                 Act::Up => {
+                    self.log_handshake();
                     self.has_settled = true;
                     self.has_been_up = true;
                     self.status.set_state(UpstreamState::Up);
@@ -289,6 +280,26 @@ impl Upstream {
             }
         }
         trouble
+    }
+
+    fn log_handshake(&self) {
+        let Some(handshake) = &self.handshake else {
+            return;
+        };
+        if self.has_been_up {
+            tracing::info!(
+                upstream = handshake.server_name,
+                version = handshake.server_version,
+                "the server is up again"
+            );
+        } else if self.identity.names.is_some() {
+            tracing::info!(
+                server = handshake.server_name,
+                version = handshake.server_version,
+                protocol = handshake.version.as_str(),
+                "the server is up"
+            );
+        }
     }
 
     fn log_failure(&self, failure: &Failure, pause_ms: Option<u64>) {
