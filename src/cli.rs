@@ -474,28 +474,12 @@ pub enum Admin {
 /// What `serve` and `demo` run with, validated.
 #[derive(Debug)]
 pub struct Config {
-    pub listen: SocketAddr,
-    /// The admin listener's address, and its Host check.
-    pub admin: Option<(SocketAddr, Policy)>,
-    pub token_file: Option<PathBuf>,
-    pub shards: usize,
-    /// The hub has a thread of its own.
-    pub hub_is_own: bool,
-    /// The core of each shard, then that of an own hub; `None`: not pinned.
-    pub cores: Vec<Option<usize>>,
-    pub driver: DriverChoice,
-    pub ring_flags: RingFlags,
+    pub process: Process,
     /// The path of the MCP endpoint.
     pub path: String,
     /// Which header lines of clients go to their upstreams.
     pub pass: Pass,
-    pub face: FaceConfig,
-    pub limits: ShardLimits,
-    pub line_bytes_max: usize,
-    pub start_timeout: Duration,
-    pub drain_timeout: Duration,
-    pub log_format: LogFormat,
-    pub log_level: LogLevel,
+    pub token_file: Option<PathBuf>,
     pub server: ServerPlace,
 }
 
@@ -568,24 +552,11 @@ impl ServeFlags {
             _ => Pass::default(),
         };
         Ok(Config {
-            face: process.face(),
+            process,
             path: self.path,
             pass,
             token_file: self.auth_token_file,
             server,
-            listen: process.listen,
-            admin: process.admin,
-            shards: process.shards,
-            hub_is_own: process.hub_is_own,
-            cores: process.cores,
-            driver: process.driver,
-            ring_flags: process.ring_flags,
-            limits: process.limits,
-            line_bytes_max: process.line_bytes_max,
-            start_timeout: process.start_timeout,
-            drain_timeout: process.drain_timeout,
-            log_format: process.log_format,
-            log_level: process.log_level,
         })
     }
 
@@ -639,19 +610,21 @@ impl ServeFlags {
             cores,
             driver: self.driver,
             ring_flags: self.uring_flags,
-            policy,
-            response_mode: self.response_mode,
-            body_bytes_max: self.max_body,
-            id_bytes_max: self.max_id,
-            connections_max: self.max_connections.div_ceil(shards),
-            header_timeout_ms: milliseconds(self.header_timeout),
-            body_timeout_ms: milliseconds(self.body_timeout),
-            idle_timeout_ms: milliseconds(self.idle_timeout),
-            write_timeout_ms: milliseconds(self.write_timeout),
-            buffered_bytes_max: self.max_buffered,
-            cancel_on_disconnect: self.on_disconnect == OnDisconnect::Cancel,
-            get_streams: self.get_streams == Switch::On,
-            keep_alive_ms: milliseconds(self.keep_alive),
+            face: FaceConfig {
+                policy,
+                response_mode: self.response_mode,
+                body_bytes_max: self.max_body,
+                id_bytes_max: self.max_id,
+                connections_max: self.max_connections.div_ceil(shards),
+                header_timeout_ms: milliseconds(self.header_timeout),
+                body_timeout_ms: milliseconds(self.body_timeout),
+                idle_timeout_ms: milliseconds(self.idle_timeout),
+                write_timeout_ms: milliseconds(self.write_timeout),
+                buffered_bytes_max: self.max_buffered,
+                cancel_on_disconnect: self.on_disconnect == OnDisconnect::Cancel,
+                get_streams: self.get_streams == Switch::On,
+                keep_alive_ms: milliseconds(self.keep_alive),
+            },
             limits: self.shard_limits(shards),
             line_bytes_max: self.max_message,
             start_timeout: self.start_timeout,

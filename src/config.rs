@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::ServerPlace;
+use crate::routing::joined::naming::{Naming, NamingError, PerKind, Rules, UpstreamNaming};
 
 mod document;
 mod load;
@@ -21,8 +22,9 @@ mod sources;
 mod tests;
 mod upstream;
 
+pub use crate::routing::joined::naming::{Aliases, Prefix};
 pub use load::{Loaded, load, parse};
-pub use names::{AliasKind, NameProblem, check_names};
+pub use names::{NameProblem, check_names};
 pub use problem::{Problem, Problems, Severity};
 pub use process::Process;
 pub use schema::{TableKeys, tables};
@@ -79,15 +81,8 @@ pub struct RouteLimits {
 }
 
 /// Patterns of names by kind: literal text in which `*` stands for any run of characters, also
-/// for none.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Selection {
-    /// `None`: not named. To allow it is to allow everything, to deny it is to deny nothing.
-    pub tools: Option<Vec<String>>,
-    /// URIs and URI templates.
-    pub resources: Option<Vec<String>>,
-    pub prompts: Option<Vec<String>>,
-}
+/// for none. `None`: not named. To allow it is to allow everything, to deny it is to deny nothing.
+pub type Selection = PerKind<Option<Vec<String>>>;
 
 /// Text that is replaced in what passes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,26 +127,24 @@ pub struct Upstream {
     pub deny: Selection,
 }
 
-/// Whether the names of an upstream begin with its own for clients.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Prefix {
-    /// If the route has several upstreams.
-    #[default]
-    Auto,
-    Always,
-    Never,
-}
-
-/// Public names of single things, each with the server's own name, in the order of the file.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Aliases {
-    pub tools: Vec<(String, String)>,
-    pub prompts: Vec<(String, String)>,
-    /// Of URIs.
-    pub resources: Vec<(String, String)>,
+/// What a route or an upstream allows and denies.
+fn rules(allow: &Selection, deny: &Selection) -> Rules {
+    Rules {
+        allow: allow.clone(),
+        deny: deny.clone().map(Option::unwrap_or_default),
+    }
 }
 
 impl Upstream {
+    fn naming(&self) -> UpstreamNaming {
+        UpstreamNaming {
+            name: self.name.clone(),
+            prefix: self.prefix,
+            aliases: self.aliases.clone(),
+            rules: rules(&self.allow, &self.deny),
+        }
+    }
+
     /// Whether each client session has an upstream session that is its own.
     pub fn is_private(&self) -> bool {
         matches!(&self.place, ServerPlace::Http(server) if !server.is_shared)
@@ -159,6 +152,15 @@ impl Upstream {
 }
 
 impl Route {
+    /// How its things are named.
+    ///
+    /// # Errors
+    /// They cannot be told apart, which [`check_names`] has found before.
+    pub fn naming(&self) -> Result<Naming, NamingError> {
+        let upstreams: Vec<_> = self.upstreams.iter().map(Upstream::naming).collect();
+        Naming::new(&upstreams, &rules(&self.allow, &self.deny))
+    }
+
     /// Whether things of that upstream have a prefix for clients.
     pub fn has_prefix(&self, upstream: &Upstream) -> bool {
         match upstream.prefix {

@@ -72,7 +72,7 @@ fn serve(flags: ServeFlags, server: ServerPlace) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(USAGE, &error.to_string()),
     };
-    let log = start_log(config.log_level, config.log_format);
+    let log = start_log(config.process.log_level, config.process.log_format);
     let outcome = server::run(config);
     // What the log still holds is written before the last sentence.
     drop(log);

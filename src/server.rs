@@ -31,7 +31,7 @@ use tracing::Span;
 
 use crate::admin;
 use crate::cli::{Config, ServerPlace};
-use crate::config;
+use crate::config::{self, Process};
 use crate::hooks::Hook;
 use crate::http::auth::Tokens;
 use crate::http::policy::Policy;
@@ -157,16 +157,37 @@ fn setup(what: &'static str) -> impl Fn(std::io::Error) -> ServerError {
     move |source| ServerError::Setup { what, source }
 }
 
+fn seat_bounds(process: &Process, start: &Start) -> SeatBounds {
+    SeatBounds {
+        line_bytes_max: process.line_bytes_max,
+        buffered_bytes_max: process.face.buffered_bytes_max,
+        get_streams: process.face.get_streams,
+        open_files: start.open_files,
+    }
+}
+
+fn threads_plan(process: &Process, listeners: Vec<TcpListener>) -> ThreadsPlan {
+    ThreadsPlan {
+        hub_is_own: process.hub_is_own,
+        cores: process.cores.clone(),
+        driver: process.driver,
+        ring_flags: process.ring_flags,
+        face: process.face.clone(),
+        listeners,
+    }
+}
+
 /// Serves one server as it is. Runs until a signal or a failure. The returned error is the
 /// reason for exit code 1.
-pub fn run(mut config: Config) -> Result<(), ServerError> {
+pub fn run(config: Config) -> Result<(), ServerError> {
     clock::now();
     let tokens = config
         .token_file
         .as_deref()
         .map(TokenFile::open)
         .transpose()?;
-    let start = Start::new(config.listen, config.shards)?;
+    let process = config.process;
+    let start = Start::new(process.listen, process.shards)?;
     let address = start.address;
     if tokens.is_none() && !address.ip().is_loopback() {
         tracing::warn!(
@@ -181,33 +202,20 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
     let banner = Banner {
         address,
         path: config.path.clone(),
-        shards: config.shards,
+        shards: process.shards,
         hub: match &config.server {
             ServerPlace::Http(server) if !server.is_shared => "none",
-            _ if config.hub_is_own => "own",
+            _ if process.hub_is_own => "own",
             _ => "shard",
         },
     };
-    let bounds = SeatBounds {
-        line_bytes_max: config.line_bytes_max,
-        buffered_bytes_max: config.face.buffered_bytes_max,
-        get_streams: config.face.get_streams,
-        open_files: start.open_files,
-    };
+    let bounds = seat_bounds(&process, &start);
     let settings = SeatSettings {
         place: config.server,
-        limits: config.limits,
-        start_timeout: config.start_timeout,
+        limits: process.limits,
+        start_timeout: process.start_timeout,
     };
-    let admin = config.admin.take();
-    let plan = ThreadsPlan {
-        hub_is_own: config.hub_is_own,
-        cores: config.cores,
-        driver: config.driver,
-        ring_flags: config.ring_flags,
-        face: config.face,
-        listeners: start.listeners,
-    };
+    let plan = threads_plan(&process, start.listeners);
     let mut threads = Threads::new(plan, start.events.clone()).map_err(setup("the mailboxes"))?;
     let identity = Identity {
         seat: SeatId::ONLY,
@@ -217,7 +225,7 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
     let counters = threads.counters().to_vec();
     let seat = NewSeat::new(identity, settings, &bounds, &threads, Some(&counters))?;
     let status = Status::new(counters, Serves::One(seat.status.clone()));
-    start_admin(admin, &status)?;
+    start_admin(process.admin, &status)?;
     let handles = threads.start().map_err(setup("a thread"))?;
     let mut upstream = seat.add(&bounds, &threads, &start.events);
     upstream.is_vital = true;
@@ -234,7 +242,7 @@ pub fn run(mut config: Config) -> Result<(), ServerError> {
         vec![upstream],
         threads,
         status,
-        config.drain_timeout,
+        process.drain_timeout,
         mode,
     );
     let outcome = running.run();
@@ -252,35 +260,28 @@ pub fn run_file(
     clock::now();
     let process = file.process.clone();
     let start = Start::new(process.listen, process.shards)?;
-    let bounds = SeatBounds {
-        line_bytes_max: process.line_bytes_max,
-        buffered_bytes_max: process.buffered_bytes_max,
-        get_streams: process.get_streams,
-        open_files: start.open_files,
-    };
-    let plan = ThreadsPlan {
-        hub_is_own: process.hub_is_own,
-        cores: process.cores.clone(),
-        driver: process.driver,
-        ring_flags: process.ring_flags,
-        face: process.face(),
-        listeners: start.listeners,
-    };
+    let bounds = seat_bounds(&process, &start);
+    let plan = threads_plan(&process, start.listeners);
     let mut threads = Threads::new(plan, start.events.clone()).map_err(setup("the mailboxes"))?;
     let status = Status::new(threads.counters().to_vec(), Serves::Routes(Vec::new()));
-    let drain_timeout = process.drain_timeout;
-    let admin = process.admin.clone();
     let mut in_force = ConfigInForce::new(path, &file, bounds, start.address, start.events, hooks);
     let prepared = in_force
         .prepare(file, &threads)
         .map_err(ServerError::Routes)?;
-    start_admin(admin, &status)?;
+    start_admin(process.admin, &status)?;
     let handles = threads.start().map_err(setup("a thread"))?;
     let mut upstreams = Vec::new();
     in_force.put_into_force(prepared, &threads, &mut upstreams, &status);
     in_force.mark_vital(&mut upstreams);
     let mode = Mode::Routes(Box::new(in_force));
-    let running = Running::new(start.heard, upstreams, threads, status, drain_timeout, mode);
+    let running = Running::new(
+        start.heard,
+        upstreams,
+        threads,
+        status,
+        process.drain_timeout,
+        mode,
+    );
     let outcome = running.run();
     drop(handles);
     outcome

@@ -91,7 +91,7 @@ FILE:7:27: error: routes[0].limits.max-sessions: must be at least 1
 FILE:8:19: error: routes[0].deny.tools[0]: a pattern must not be empty
 FILE:13:17: error: routes[0].upstreams[0].environment.RINGWAY_PATH is a setting of Ringway, which servers never get
 FILE:13:48: error: routes[0].upstreams[0].environment.KEY: expected text, { file = "..." } or { env = "..." }, found a whole number
-FILE:16:8: error: the upstreams "a" and "a-b" cannot both have a prefix: one prefix begins with the other
+FILE:16:8: error: the upstreams "a" and "a-b" cannot be told apart: the prefix of one begins with that of the other
 FILE:18:24: error: routes[0].upstreams[1].add-headers.Host: the header host belongs to Ringway's own requests: it can be neither passed nor added
 FILE:18:52: error: routes[0].upstreams[1].add-headers.X-Key.env: the variable "RINGWAY_NOT_SET" is not set, or is not UTF-8
 FILE:21:1: warning: the tool alias has 69 characters: many clients take no names over 64

@@ -111,14 +111,14 @@ impl Path {
             0,
             1,
             Driver::Uring,
-            Arc::new(config.face),
+            Arc::new(config.process.face),
             Vec::new(),
             counters.clone(),
         );
         let seat = |counters| {
             Shard::new(
                 ground.clone(),
-                ShardState::new(0, 1, config.limits, SEEDS, clock::now()),
+                ShardState::new(0, 1, config.process.limits, SEEDS, clock::now()),
                 Rc::new(Notify::default()),
                 counters,
             )
@@ -157,9 +157,9 @@ impl Path {
             shard,
             face,
             mail,
-            hub: HubState::new(1, offer, config.limits.request_timeout_ms, SEEDS),
+            hub: HubState::new(1, offer, config.process.limits.request_timeout_ms, SEEDS),
             links: Links(vec![link]),
-            stdout: LineBuffer::new(UPSTREAM_READ_BYTES, config.line_bytes_max),
+            stdout: LineBuffer::new(UPSTREAM_READ_BYTES, config.process.line_bytes_max),
             stdin: Vec::new(),
             notes: Vec::new(),
             sessions: 0,
@@ -559,7 +559,7 @@ impl LocalShard for Face {
                 line,
             } => self.message(kind, id, id_span, &line),
             ToShard::Written(bytes) => self.0.written(bytes),
-            ToShard::Down | ToShard::Drain => unreachable!("the server stays"),
+            ToShard::Down => unreachable!("the server stays"),
         }
     }
 

@@ -3,41 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Aliases, Prefix, Route, Upstream};
+use super::{Route, Upstream};
 use crate::limits::PUBLIC_NAME_CHARACTERS;
-
-/// What an alias is for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum AliasKind {
-    Tool,
-    Prompt,
-    /// A URI.
-    Resource,
-}
-
-impl AliasKind {
-    /// All kinds, in the order of [`Aliases`].
-    pub const ALL: [AliasKind; 3] = [AliasKind::Tool, AliasKind::Prompt, AliasKind::Resource];
-
-    fn word(self) -> &'static str {
-        match self {
-            AliasKind::Tool => "tool",
-            AliasKind::Prompt => "prompt",
-            AliasKind::Resource => "resource",
-        }
-    }
-}
-
-impl Aliases {
-    /// Those of one kind.
-    pub fn of(&self, kind: AliasKind) -> &[(String, String)] {
-        match kind {
-            AliasKind::Tool => &self.tools,
-            AliasKind::Prompt => &self.prompts,
-            AliasKind::Resource => &self.resources,
-        }
-    }
-}
+use crate::routing::joined::naming::Kind;
 
 /// A name that cannot be used, or is worth a warning.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +13,7 @@ pub struct NameProblem {
     /// The place of the upstream in its route.
     pub upstream: usize,
     /// If it is about an alias: its kind and its place among them.
-    pub alias: Option<(AliasKind, usize)>,
+    pub alias: Option<(Kind, usize)>,
     pub is_warning: bool,
     pub message: String,
 }
@@ -55,7 +23,7 @@ pub struct NameProblem {
 pub fn check_names(route: &Route) -> Vec<NameProblem> {
     let mut problems = Vec::new();
     check_upstreams(route, &mut problems);
-    for kind in AliasKind::ALL {
+    for kind in [Kind::Tool, Kind::Prompt, Kind::Resource] {
         check_aliases(route, kind, &mut problems);
     }
     problems
@@ -85,12 +53,12 @@ fn check_upstreams(route: &Route, problems: &mut Vec<NameProblem>) {
                 );
                 break;
             }
-            let both_have = route.has_prefix(upstream) && route.has_prefix(other);
-            if both_have && (covers(&other.name, name) || covers(name, &other.name)) {
+            // Also without prefixes: what is fine stays so when one gets a prefix.
+            if covers(&other.name, name) || covers(name, &other.name) {
                 wrong(
                     index,
                     format!(
-                        "the upstreams {:?} and {name:?} cannot both have a prefix: one prefix begins with the other",
+                        "the upstreams {:?} and {name:?} cannot be told apart: the prefix of one begins with that of the other",
                         other.name
                     ),
                 );
@@ -119,8 +87,7 @@ fn covers(shorter: &str, longer: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('-'))
 }
 
-fn check_aliases(route: &Route, kind: AliasKind, problems: &mut Vec<NameProblem>) {
-    let word = kind.word();
+fn check_aliases(route: &Route, kind: Kind, problems: &mut Vec<NameProblem>) {
     // Public names with the upstream that has them.
     let mut public_names: BTreeMap<&str, &str> = BTreeMap::new();
     for (upstream_index, upstream) in route.upstreams.iter().enumerate() {
@@ -139,7 +106,7 @@ fn check_aliases(route: &Route, kind: AliasKind, problems: &mut Vec<NameProblem>
                 note(
                     false,
                     format!(
-                        "the {word} alias {public:?} of the upstream {:?} is also one of {other:?}",
+                        "the {kind} alias {public:?} of the upstream {:?} is also one of {other:?}",
                         upstream.name
                     ),
                 );
@@ -149,29 +116,21 @@ fn check_aliases(route: &Route, kind: AliasKind, problems: &mut Vec<NameProblem>
             if let Some(other) = own_names.get(own.as_str()) {
                 note(
                     false,
-                    format!("the {word} {own:?} has two aliases: {other:?} and {public:?}"),
+                    format!("the {kind} {own:?} has two aliases: {other:?} and {public:?}"),
                 );
             } else {
                 own_names.insert(own, public);
             }
             let length = public.chars().count();
             // URIs are not names that a model's interface would bound.
-            if kind != AliasKind::Resource && length > PUBLIC_NAME_CHARACTERS {
+            if kind != Kind::Resource && length > PUBLIC_NAME_CHARACTERS {
                 note(
                     true,
                     format!(
-                        "the {word} alias has {length} characters: many clients take no names over {PUBLIC_NAME_CHARACTERS}"
+                        "the {kind} alias has {length} characters: many clients take no names over {PUBLIC_NAME_CHARACTERS}"
                     ),
                 );
             }
         }
     }
-}
-
-impl Prefix {
-    pub(super) const ALL: [(&str, Prefix); 3] = [
-        ("auto", Prefix::Auto),
-        ("always", Prefix::Always),
-        ("never", Prefix::Never),
-    ];
 }

@@ -13,7 +13,7 @@ use clap::{Arg, Args, Command, FromArgMatches};
 use super::document::{Table, Value};
 use super::problem::Notes;
 use crate::cli::{LogFormat, LogLevel, ServeFlags};
-use crate::http::ground::{FaceConfig, ResponseMode};
+use crate::http::ground::FaceConfig;
 use crate::http::policy::Policy;
 use crate::limits::FLAG_VALUES_MAX;
 use crate::routing::shard::ShardLimits;
@@ -32,23 +32,8 @@ pub struct Process {
     pub cores: Vec<Option<usize>>,
     pub driver: DriverChoice,
     pub ring_flags: RingFlags,
-    pub policy: Policy,
-    pub response_mode: ResponseMode,
-    /// Bytes of a request body at most.
-    pub body_bytes_max: usize,
-    /// Bytes of an id or a progress token at most.
-    pub id_bytes_max: usize,
-    /// Connections of one shard at most.
-    pub connections_max: usize,
-    pub header_timeout_ms: u64,
-    pub body_timeout_ms: u64,
-    pub idle_timeout_ms: u64,
-    pub write_timeout_ms: u64,
-    /// Bytes of bodies, waiting calls and answers of one shard at most.
-    pub buffered_bytes_max: usize,
-    pub cancel_on_disconnect: bool,
-    pub get_streams: bool,
-    pub keep_alive_ms: u64,
+    /// The downstream face of a shard.
+    pub face: FaceConfig,
     /// The shares of one shard. A route may have others ([`super::RouteLimits`]).
     pub limits: ShardLimits,
     /// Bytes of a line of a server at most.
@@ -58,27 +43,6 @@ pub struct Process {
     pub drain_timeout: Duration,
     pub log_format: LogFormat,
     pub log_level: LogLevel,
-}
-
-impl Process {
-    /// The downstream face.
-    pub fn face(&self) -> FaceConfig {
-        FaceConfig {
-            policy: self.policy.clone(),
-            response_mode: self.response_mode,
-            body_bytes_max: self.body_bytes_max,
-            id_bytes_max: self.id_bytes_max,
-            connections_max: self.connections_max,
-            header_timeout_ms: self.header_timeout_ms,
-            body_timeout_ms: self.body_timeout_ms,
-            idle_timeout_ms: self.idle_timeout_ms,
-            write_timeout_ms: self.write_timeout_ms,
-            buffered_bytes_max: self.buffered_bytes_max,
-            cancel_on_disconnect: self.cancel_on_disconnect,
-            get_streams: self.get_streams,
-            keep_alive_ms: self.keep_alive_ms,
-        }
-    }
 }
 
 /// Flags that a route says for itself.

@@ -357,7 +357,17 @@ fn read_upstreams(
 
 /// Notes names that clash, where they stand.
 fn note_names(value: &Value<'_>, route: &Route, places: &[UpstreamPlaces]) {
-    for problem in check_names(route) {
+    let problems = check_names(route);
+    // The names themselves have been looked at where they stand.
+    let are_read =
+        !route.upstreams.is_empty() && route.upstreams.iter().all(|it| !it.name.is_empty());
+    if are_read
+        && problems.iter().all(|problem| problem.is_warning)
+        && let Err(error) = route.naming()
+    {
+        value.notes().error(value.at(), error.to_string());
+    }
+    for problem in problems {
         let upstream = places.get(problem.upstream);
         let at = upstream.map_or(value.at(), |upstream| match problem.alias {
             Some((kind, index)) => upstream.alias(kind, index),

@@ -824,18 +824,20 @@ fn upstreams_whose_names_clash_are_refused() {
         (
             &["name = \"a\"", "name = \"a-b\""],
             &[
-                "5:27: error: the upstreams \"a\" and \"a-b\" cannot both have a prefix: one prefix begins with the other",
+                "5:27: error: the upstreams \"a\" and \"a-b\" cannot be told apart: the prefix of one begins with that of the other",
             ],
         ),
         (
             &["name = \"a-b-c\"", "name = \"x\"", "name = \"a-b\""],
             &[
-                "6:27: error: the upstreams \"a-b-c\" and \"a-b\" cannot both have a prefix: one prefix begins with the other",
+                "6:27: error: the upstreams \"a-b-c\" and \"a-b\" cannot be told apart: the prefix of one begins with that of the other",
             ],
         ),
         (
             &["name = \"a\"", "name = \"a-b\", prefix = \"never\""],
-            &none,
+            &[
+                "5:27: error: the upstreams \"a\" and \"a-b\" cannot be told apart: the prefix of one begins with that of the other",
+            ],
         ),
         (
             &[
@@ -977,11 +979,14 @@ fn a_whole_file_is_read() {
     assert_eq!(process.listen, "[::1]:9".parse().unwrap());
     assert_eq!((process.shards, process.admin.is_some()), (3, false));
     assert_eq!(
-        (process.limits.sessions_max, process.body_bytes_max),
+        (process.limits.sessions_max, process.face.body_bytes_max),
         (3, 1024)
     );
-    assert_eq!((process.line_bytes_max, process.get_streams), (2048, false));
-    assert!(process.cancel_on_disconnect);
+    assert_eq!(
+        (process.line_bytes_max, process.face.get_streams),
+        (2048, false)
+    );
+    assert!(process.face.cancel_on_disconnect);
     assert_eq!(process.limits.request_timeout_ms, 8_000);
     assert_eq!(process.log_level, crate::cli::LogLevel::Debug);
     let [first, second] = &file.routes[..] else {
@@ -1028,7 +1033,7 @@ fn a_whole_file_is_read() {
     };
     assert_eq!(
         (&*command.label, command.program.to_str()),
-        ("z", Some("./server"))
+        ("./server", Some("./server"))
     );
     assert_eq!(command.arguments, ["--flag", ""]);
     let environment = [

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::document::{Table, Value, shortened};
-use super::names::AliasKind;
 use super::route::{Defaults, choice, existing_file, file_path, selection};
 use super::schema::{KINDS, SECRET, UPSTREAM};
 use super::sources::{FileKind, Sources};
 use super::{Aliases, Prefix, RouteLimits, Upstream};
 use crate::cli::{HttpServer, ServerPlace};
 use crate::limits::{HEADERS_MAX, SECRET_BYTES_MAX, UPSTREAM_NAME_CHARACTERS};
+use crate::routing::joined::naming::{Kind, PerKind, is_upstream_name};
 use crate::upstream::child::ServerCommand;
 use crate::upstream::http::address::{Address, AddressError, Fields};
 use crate::values;
@@ -36,20 +36,24 @@ const CONNECTIONS: usize = 1_024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
+const PREFIXES: [(&str, Prefix); 3] = [
+    ("auto", Prefix::Auto),
+    ("always", Prefix::Always),
+    ("never", Prefix::Never),
+];
+
 /// Where the names of an upstream stand.
 #[derive(Default)]
 pub(super) struct UpstreamPlaces {
     pub(super) name: usize,
-    aliases: [Vec<usize>; 3],
+    aliases: PerKind<Vec<usize>>,
 }
 
 impl UpstreamPlaces {
     /// Where an alias stands.
-    pub(super) fn alias(&self, kind: AliasKind, index: usize) -> usize {
-        let kinds = AliasKind::ALL.iter().zip(&self.aliases);
-        let places = kinds.filter(|(of, _)| **of == kind);
-        let mut found = places.filter_map(|(_, places)| places.get(index));
-        found.next().copied().unwrap_or(self.name)
+    pub(super) fn alias(&self, kind: Kind, index: usize) -> usize {
+        let place = self.aliases.of(kind).get(index);
+        place.copied().unwrap_or(self.name)
     }
 }
 
@@ -68,9 +72,9 @@ pub(super) fn read<'d>(
     };
     let name = name.and_then(|name| name.parsed(upstream_name));
     let name = name.unwrap_or_default();
-    let place = read_place(&mut table, value, &name, sources);
+    let place = read_place(&mut table, value, sources);
     let prefix = table.take("prefix");
-    let prefix = prefix.and_then(|value| value.parsed(|text| choice(text, &Prefix::ALL)));
+    let prefix = prefix.and_then(|value| value.parsed(|text| choice(text, &PREFIXES)));
     let required = table.take("required").and_then(|value| value.flag());
     let mut time = |key, default| {
         let value = table.take(key);
@@ -97,12 +101,7 @@ pub(super) fn read<'d>(
 }
 
 fn upstream_name(text: &str) -> Result<String, String> {
-    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_name = (1..=UPSTREAM_NAME_CHARACTERS).contains(&text.len())
-        && text.starts_with(|first: char| first.is_ascii_lowercase())
-        && text.bytes().all(is_part)
-        && !text.ends_with('-');
-    match is_name {
+    match is_upstream_name(text) {
         true => Ok(text.to_owned()),
         false => Err(format!(
             "must be 1 to {UPSTREAM_NAME_CHARACTERS} characters: a letter of a-z, then a-z, 0-9 and -, and no - at the end"
@@ -115,12 +114,7 @@ fn no_place() -> ServerPlace {
     ServerPlace::Command(ServerCommand::default())
 }
 
-fn read_place(
-    table: &mut Table<'_>,
-    value: &Value<'_>,
-    name: &str,
-    sources: &Sources<'_>,
-) -> ServerPlace {
+fn read_place(table: &mut Table<'_>, value: &Value<'_>, sources: &Sources<'_>) -> ServerPlace {
     let command = table.take("command");
     let url = table.take("url");
     let of_commands = OF_COMMANDS.map(|key| table.take(key));
@@ -130,7 +124,7 @@ fn read_place(
             for key in of_http.iter().flatten() {
                 key.out_of_place("is for an upstream with a url");
             }
-            read_command(&command, name, of_commands, sources)
+            read_command(&command, of_commands, sources)
         }
         (None, Some(url)) => {
             for key in of_commands.iter().flatten() {
@@ -151,7 +145,6 @@ fn read_place(
 
 fn read_command(
     value: &Value<'_>,
-    name: &str,
     [environment, directory]: [Option<Value<'_>>; 2],
     sources: &Sources<'_>,
 ) -> ServerPlace {
@@ -165,9 +158,10 @@ fn read_command(
     let mut words = words.into_iter();
     let environment = environment.and_then(|table| table.entries());
     let variables = environment.unwrap_or_default().into_iter();
+    let program = words.next().unwrap_or_default();
     ServerPlace::Command(ServerCommand {
-        label: name.to_owned(),
-        program: words.next().unwrap_or_default(),
+        label: program.to_string_lossy().into_owned(),
+        program,
         arguments: words.collect(),
         environment: variables
             .filter_map(|(name, value)| variable(name, &value, sources))
@@ -350,19 +344,22 @@ fn add_headers(table: Option<&Value<'_>>, fields: &mut Fields, sources: &Sources
 fn read_aliases(value: &Value<'_>, places: &mut UpstreamPlaces) -> Option<Aliases> {
     let mut table = value.table(&KINDS)?;
     let mut aliases = Aliases::default();
-    for (kind, key, list, places) in {
-        let [tools, prompts, resources] = &mut places.aliases;
-        [
-            (AliasKind::Tool, "tools", &mut aliases.tools, tools),
-            (AliasKind::Prompt, "prompts", &mut aliases.prompts, prompts),
-            (
-                AliasKind::Resource,
-                "resources",
-                &mut aliases.resources,
-                resources,
-            ),
-        ]
-    } {
+    let at = &mut places.aliases;
+    for (kind, key, list, places) in [
+        (Kind::Tool, "tools", &mut aliases.tools, &mut at.tools),
+        (
+            Kind::Prompt,
+            "prompts",
+            &mut aliases.prompts,
+            &mut at.prompts,
+        ),
+        (
+            Kind::Resource,
+            "resources",
+            &mut aliases.resources,
+            &mut at.resources,
+        ),
+    ] {
         let entries = table.take(key).and_then(|value| value.entries());
         for (public, entry) in entries.unwrap_or_default() {
             let Some(own) = entry.text() else { continue };
@@ -383,14 +380,14 @@ fn read_aliases(value: &Value<'_>, places: &mut UpstreamPlaces) -> Option<Aliase
 }
 
 /// What is wrong with a public name, for the end of a sentence.
-fn alias_fault(kind: AliasKind, public: &str) -> Option<&'static str> {
+fn alias_fault(kind: Kind, public: &str) -> Option<&'static str> {
     if public.is_empty() {
         return Some("cannot be an alias: it is empty");
     }
     if public.chars().any(char::is_control) {
         return Some("cannot be an alias: it has a control character");
     }
-    let is_uri = kind != AliasKind::Resource || has_scheme(public);
+    let is_uri = kind != Kind::Resource || has_scheme(public);
     (!is_uri).then_some("must be a URI: it begins with no scheme, like doc:")
 }
 

@@ -10,6 +10,7 @@ use super::head::{Head, SessionHeader};
 use super::joined::PendingJoin;
 use super::response::{self, Manner};
 use super::route::Service;
+use super::shard::Shard;
 use super::upstream::PendingOpening;
 use crate::limits::INITIALIZE_BYTES_MAX;
 use crate::routing::calls::ReplyTo;
@@ -325,12 +326,15 @@ impl Post<'_> {
             return self.unscannable(text, &ScanError { fault, id });
         }
         let id = envelope.id.as_ref().map(|field| field.span.of(text));
-        if is_request && envelope.method == "initialize" {
-            return match &envelope.id {
-                Some(field) if self.service.forwards_initialize() => {
-                    self.open(text, envelope, field)
+        if is_request
+            && envelope.method == "initialize"
+            && let Some(field) = &envelope.id
+        {
+            return match self.service {
+                Service::Plain(shard) if !shard.is_private() => {
+                    self.initialize(shard, text, envelope, field.span.of(text))
                 }
-                _ => self.initialize(text, envelope, id.unwrap_or_default()),
+                _ => self.open(text, envelope, field),
             };
         }
         if self.is_modern(text, envelope) {
@@ -392,8 +396,10 @@ impl Post<'_> {
         .ok_or_else(|| unavailable(raw))
     }
 
+    /// Opens a session of a server that all share: its handshake is the answer.
     fn initialize(
         &self,
+        shard: &Shard,
         text: &[u8],
         envelope: &Envelope<'_>,
         id: &[u8],
@@ -412,12 +418,6 @@ impl Post<'_> {
         if self.ground.is_draining() {
             return Ok(Verdict::message(reply::failure(Some(id), Reason::Draining)));
         }
-        let Service::Plain(shard) = self.service else {
-            return Ok(Verdict::message(reply::failure(
-                Some(id),
-                Reason::UpstreamDown,
-            )));
-        };
         let handshake = shard.state.borrow().handshake().cloned();
         let Some(handshake) = handshake else {
             return Ok(Verdict::message(reply::failure(

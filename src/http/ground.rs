@@ -2,7 +2,7 @@
 //! the budget, the settings of the process, the routes, the neighbours. No borrow of a
 //! cell is held across a wait.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub enum ResponseMode {
 }
 
 /// The settings of the downstream face. Times in milliseconds.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct FaceConfig {
     pub policy: Policy,
     pub response_mode: ResponseMode,
@@ -220,8 +220,9 @@ impl Ground {
         self.routes.borrow().first().cloned()
     }
 
-    pub fn pass(&self) -> Pass {
-        self.pass.borrow().clone()
+    /// Not cloned: its count would be shared by all threads.
+    pub fn pass(&self) -> Ref<'_, Pass> {
+        self.pass.borrow()
     }
 
     fn waiting_bytes(&self) -> usize {
@@ -370,7 +371,7 @@ impl Ground {
         self.connections.borrow().is_draining()
     }
 
-    /// Nothing is in flight any more, after [`Shard::drain`].
+    /// Nothing is in flight any more, after [`Ground::drain`].
     pub fn is_drained(&self) -> bool {
         let connections = self.connections.borrow();
         connections.is_draining() && self.calls_in_flight() == 0 && !connections.has_busy()
@@ -487,9 +488,10 @@ impl Ground {
         let now = clock::now();
         let connections = self.connections.borrow().len();
         self.counters.connections.set(connections as u64);
-        let buffered = self.buffered_bytes();
-        let is_full = self.waiting_bytes() > self.config.buffered_bytes_max / 2;
-        self.is_waiting_full.set(is_full);
+        let waiting = self.waiting_bytes();
+        self.is_waiting_full
+            .set(waiting > self.config.buffered_bytes_max / 2);
+        let buffered = self.connections.borrow().held_bytes() + waiting;
         self.counters.buffered_bytes.set(buffered as u64);
         let routes = self.routes.borrow().clone();
         routes.iter().for_each(|route| route.refresh_tokens());

@@ -32,6 +32,7 @@ use crate::routing::stream::Work;
 use crate::routing::time::Millis;
 use crate::runtime::clock;
 use crate::wire::notice::Kinds;
+use crate::wire::reply::Reason;
 use crate::wire::version::Version;
 pub(super) use delivery::edits;
 use hooks::Lines;
@@ -73,11 +74,22 @@ pub(super) struct Local {
     /// Its name.
     route: Arc<str>,
     settings: Arc<RouteSettings>,
+    /// Those of the settings, counted on this thread only.
+    hooks: Option<Rc<Hooks>>,
     /// In the order of the settings.
     seats: Vec<Seat>,
 }
 
 impl Local {
+    fn new(settings: Arc<RouteSettings>, seats: Vec<Seat>) -> Rc<Local> {
+        Rc::new(Local {
+            route: settings.name.as_str().into(),
+            hooks: settings.hooks.clone().map(Rc::new),
+            settings,
+            seats,
+        })
+    }
+
     fn place(&self, seat: SeatId) -> Option<usize> {
         self.seats.iter().position(|known| known.id == seat)
     }
@@ -131,11 +143,7 @@ impl Joined {
                 hasher.clone(),
                 clock::now(),
             )),
-            local: RefCell::new(Rc::new(Local {
-                route: settings.name.as_str().into(),
-                settings,
-                seats: Vec::new(),
-            })),
+            local: RefCell::new(Local::new(settings, Vec::new())),
             gatherings: RefCell::default(),
             joins: RefCell::default(),
             absences: RefCell::default(),
@@ -168,11 +176,7 @@ impl Joined {
         }
         let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
         let limits = settings.limits;
-        let before = self.local.replace(Rc::new(Local {
-            route: settings.name.as_str().into(),
-            settings,
-            seats,
-        }));
+        let before = self.local.replace(Local::new(settings, seats));
         let local = self.local();
         let gone = {
             let mut sessions = self.sessions.borrow_mut();
@@ -181,8 +185,7 @@ impl Joined {
         };
         for (seat, leg) in gone {
             if let (Some(seat), Some(key)) = (before.seat(seat), leg.key()) {
-                seat.shard
-                    .end_session_as(key, crate::wire::reply::Reason::UpstreamDown);
+                seat.shard.end_session_as(key, Reason::UpstreamDown);
             }
         }
         for (place, seat) in local.seats.iter().enumerate() {
@@ -213,11 +216,7 @@ impl Joined {
         let keys = self.sessions.borrow().keys();
         keys.into_iter().for_each(|key| self.end_session(key));
         let settings = self.local().settings.clone();
-        self.local.replace(Rc::new(Local {
-            route: self.name(),
-            settings,
-            seats: Vec::new(),
-        }));
+        self.local.replace(Local::new(settings, Vec::new()));
         self.absences.borrow_mut().keep_only(&[]);
         self.forget_joins_at_others(&[]);
     }
@@ -333,7 +332,7 @@ impl Joined {
         let local = self.local();
         let parts = self.gatherings.borrow().of_session(key);
         for part in parts {
-            self.end_gathering(part, crate::wire::reply::Reason::SessionEnded);
+            self.end_gathering(part, Reason::SessionEnded);
         }
         let legs = self.open_legs(&local, key);
         let Some(session) = self.sessions.borrow_mut().close(key) else {

@@ -77,14 +77,6 @@ impl Service {
         }
     }
 
-    /// Whether the answer to an `initialize` has to be waited for.
-    pub fn forwards_initialize(&self) -> bool {
-        match self {
-            Service::Plain(shard) => shard.is_private(),
-            Service::Joined(_) => true,
-        }
-    }
-
     /// The version that `initialize` has settled.
     pub fn version(&self, session: SessionKey) -> Option<Version> {
         match self {

@@ -2,6 +2,7 @@
 //! every task of the thread and by no other thread. No borrow of a cell is held across a
 //! wait.
 
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -452,27 +453,26 @@ impl Shard {
         }
     }
 
+    /// What a client gets of a message that answers no call of its: a joined route has other
+    /// names, and hooks. `None`: nothing, which is counted.
+    pub(super) fn as_clients_get_it<'m>(&self, message: &'m [u8]) -> Option<Cow<'m, [u8]>> {
+        let Some((joined, seat)) = self.joined() else {
+            return Some(Cow::Borrowed(message));
+        };
+        let Some(renamed) = joined.renamed(seat, message.to_vec()) else {
+            self.counters.dropped(DropReason::Change);
+            return None;
+        };
+        joined.progress_of_tasks_past_hooks(renamed).map(Cow::Owned)
+    }
+
     /// News of a task: on the answer of a `tasks/result` that waits for it, else on
     /// the GET stream of its session.
     fn task_news(&self, task: TaskKey, news: TaskNews, message: &[u8]) {
-        let (looked_at, renamed);
-        let mut message = message;
-        if let Some((joined, seat)) = self.joined() {
-            match joined.renamed(seat, message.to_vec()) {
-                Some(in_public) => renamed = in_public,
-                None => return,
-            }
-            message = &renamed;
-        }
-        if news == TaskNews::Progress
-            && let Some((joined, _)) = self.joined()
-        {
-            match joined.task_progress_past_hooks(message.to_vec()) {
-                Some(passed) => looked_at = passed,
-                None => return,
-            }
-            message = &looked_at;
-        }
+        let Some(message) = self.as_clients_get_it(message) else {
+            return;
+        };
+        let message = &*message;
         let results = self.state.borrow().task_results(task);
         for reply_to in results {
             let room = self.ground.answers_room();

@@ -15,7 +15,6 @@ use crate::routing::private::{End, ExchangeKey, Heard, Opened, Order};
 use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::Act;
 use crate::runtime::clock;
-use crate::wire::method::PROGRESS;
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{self, Envelope, Field};
 use crate::wire::splice::{Edit, splice};
@@ -228,27 +227,10 @@ impl Shard {
         message: &[u8],
         asked: Option<u64>,
     ) {
-        let renamed;
-        let mut message = message;
-        if let Some((joined, seat)) = self.joined() {
-            let is_progress =
-                asked.is_none() && scan::scan(message).is_ok_and(|known| known.method == PROGRESS);
-            let mut own = message.to_vec();
-            if is_progress {
-                match joined.task_progress_past_hooks(own) {
-                    Some(passed) => own = passed,
-                    None => return,
-                }
-            }
-            match joined.renamed(seat, own) {
-                Some(own) => renamed = own,
-                None => {
-                    self.counters.dropped(DropReason::Change);
-                    return;
-                }
-            }
-            message = &renamed;
-        }
+        let Some(message) = self.as_clients_get_it(message) else {
+            return;
+        };
+        let message = &*message;
         if let Some(to) = reply_to {
             let room = self.ground.answers_room();
             let mut connections = self.ground.connections.borrow_mut();

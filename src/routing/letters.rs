@@ -34,8 +34,6 @@ pub enum ToShard {
     Down,
     /// What the ledger says about a URI.
     Told { uri: Box<str>, told: Told },
-    /// Finish what is in flight, begin nothing new.
-    Drain,
 }
 
 /// A batch of messages in one buffer.

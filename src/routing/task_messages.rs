@@ -122,8 +122,7 @@ impl ShardState {
                 "Unknown cursor",
             ));
         };
-        let mut raw = Vec::new();
-        reply::json_string(&mut raw, of_server);
+        let raw = reply::quoted(of_server);
         let edit = Edit {
             span: field.span,
             with: &raw,

@@ -14,7 +14,6 @@ use crate::http::joined::{Hooks, RouteSettings, UpstreamSettings};
 use crate::http::token_file::{TokenCell, TokenFile, TokenFileError};
 use crate::limits::{HOOK_POOL, HOOK_REWRITE_BYTES_MAX};
 use crate::routing::joined::SeatId;
-use crate::routing::joined::naming::{Naming, PerKind, Prefix, Rules, UpstreamNaming};
 use crate::routing::joined::sessions::SessionLimits;
 use crate::routing::shard::ShardLimits;
 
@@ -117,9 +116,7 @@ impl RouteMaker {
         route: &config::Route,
         shards: usize,
     ) -> Result<RouteSettings, String> {
-        let upstreams: Vec<UpstreamNaming> = route.upstreams.iter().map(naming_of).collect();
-        let rules = rules(&route.allow, &route.deny);
-        let naming = Naming::new(&upstreams, &rules).map_err(|error| error.to_string())?;
+        let naming = route.naming().map_err(|error| error.to_string())?;
         let limits = &route.limits;
         Ok(RouteSettings {
             name: route.name.clone(),
@@ -166,39 +163,6 @@ impl RouteMaker {
             chain: Arc::new(chain),
             pool: self.pool.clone(),
         }))
-    }
-}
-
-fn naming_of(upstream: &config::Upstream) -> UpstreamNaming {
-    UpstreamNaming {
-        name: upstream.name.clone(),
-        prefix: match upstream.prefix {
-            config::Prefix::Auto => Prefix::Auto,
-            config::Prefix::Always => Prefix::Always,
-            config::Prefix::Never => Prefix::Never,
-        },
-        aliases: PerKind {
-            tools: upstream.aliases.tools.clone(),
-            prompts: upstream.aliases.prompts.clone(),
-            resources: upstream.aliases.resources.clone(),
-        },
-        rules: rules(&upstream.allow, &upstream.deny),
-    }
-}
-
-fn rules(allow: &config::Selection, deny: &config::Selection) -> Rules {
-    let denied = |patterns: &Option<Vec<String>>| patterns.clone().unwrap_or_default();
-    Rules {
-        allow: PerKind {
-            tools: allow.tools.clone(),
-            prompts: allow.prompts.clone(),
-            resources: allow.resources.clone(),
-        },
-        deny: PerKind {
-            tools: denied(&deny.tools),
-            prompts: denied(&deny.prompts),
-            resources: denied(&deny.resources),
-        },
     }
 }
 

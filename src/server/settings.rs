@@ -2,6 +2,7 @@
 //! the start until the next one.
 
 use crate::config::{File, Process};
+use crate::http::ground::FaceConfig;
 
 /// The keys whose values are others than at the start, where `process` and `needs_hub` are from.
 pub(super) fn changed(process: &Process, needs_hub: bool, file: &File) -> Vec<&'static str> {
@@ -13,6 +14,16 @@ pub(super) fn changed(process: &Process, needs_hub: bool, file: &File) -> Vec<&'
         cores,
         driver,
         ring_flags,
+        face,
+        limits,
+        line_bytes_max,
+        // What upstreams have that say nothing else: it is theirs, and changes with them.
+        start_timeout: _,
+        drain_timeout,
+        log_format,
+        log_level,
+    } = process;
+    let FaceConfig {
         policy,
         response_mode,
         body_bytes_max,
@@ -26,15 +37,9 @@ pub(super) fn changed(process: &Process, needs_hub: bool, file: &File) -> Vec<&'
         cancel_on_disconnect,
         get_streams,
         keep_alive_ms,
-        limits,
-        line_bytes_max,
-        // What upstreams have that say nothing else: it is theirs, and changes with them.
-        start_timeout: _,
-        drain_timeout,
-        log_format,
-        log_level,
-    } = process;
+    } = face;
     let new = &file.process;
+    let new_face = &new.face;
     // A file without shared upstreams needs no hub, so where it is says nothing then.
     let is_hub_known = needs_hub == self::needs_hub(file);
     let shards_differ = *shards != new.shards;
@@ -49,31 +54,34 @@ pub(super) fn changed(process: &Process, needs_hub: bool, file: &File) -> Vec<&'
         ),
         ("driver", *driver != new.driver),
         ("uring-flags", *ring_flags != new.ring_flags),
-        ("allow-origin, allow-host", *policy != new.policy),
-        ("response-mode", *response_mode != new.response_mode),
-        ("max-body", *body_bytes_max != new.body_bytes_max),
-        ("max-id", *id_bytes_max != new.id_bytes_max),
+        ("allow-origin, allow-host", *policy != new_face.policy),
+        ("response-mode", *response_mode != new_face.response_mode),
+        ("max-body", *body_bytes_max != new_face.body_bytes_max),
+        ("max-id", *id_bytes_max != new_face.id_bytes_max),
         (
             "max-connections",
-            !shards_differ && *connections_max != new.connections_max,
+            !shards_differ && *connections_max != new_face.connections_max,
         ),
         (
             "header-timeout",
-            *header_timeout_ms != new.header_timeout_ms,
+            *header_timeout_ms != new_face.header_timeout_ms,
         ),
-        ("body-timeout", *body_timeout_ms != new.body_timeout_ms),
-        ("idle-timeout", *idle_timeout_ms != new.idle_timeout_ms),
-        ("write-timeout", *write_timeout_ms != new.write_timeout_ms),
+        ("body-timeout", *body_timeout_ms != new_face.body_timeout_ms),
+        ("idle-timeout", *idle_timeout_ms != new_face.idle_timeout_ms),
+        (
+            "write-timeout",
+            *write_timeout_ms != new_face.write_timeout_ms,
+        ),
         (
             "max-buffered",
-            *buffered_bytes_max != new.buffered_bytes_max,
+            *buffered_bytes_max != new_face.buffered_bytes_max,
         ),
         (
             "on-disconnect",
-            *cancel_on_disconnect != new.cancel_on_disconnect,
+            *cancel_on_disconnect != new_face.cancel_on_disconnect,
         ),
-        ("get-streams", *get_streams != new.get_streams),
-        ("keep-alive", *keep_alive_ms != new.keep_alive_ms),
+        ("get-streams", *get_streams != new_face.get_streams),
+        ("keep-alive", *keep_alive_ms != new_face.keep_alive_ms),
         // The other limits are what routes have that say nothing else.
         (
             "max-calls",

@@ -368,7 +368,6 @@ impl LocalShard for Face {
             } => self.message(kind, id, id_span, &line),
             ToShard::Written(bytes) => shard.written(bytes),
             ToShard::Down => shard.upstream_down(),
-            ToShard::Drain => shard.ground.drain(),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::limits::{CHILD_EXIT_MS, PIPE_BYTES};
 /// The command that runs the server.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct ServerCommand {
-    /// The server's name in messages.
+    /// What messages call the program.
     pub label: String,
     /// A name that is looked up in PATH, or a path. A relative path, and a relative entry of PATH,
     /// start at the working directory, as in a shell that has changed to it.

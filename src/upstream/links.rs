@@ -106,7 +106,7 @@ fn size(letter: &ToShard) -> usize {
         ToShard::Messages(messages) => messages.bytes(),
         ToShard::Large { line, .. } => line.len(),
         ToShard::Told { uri, .. } => uri.len() + size_of::<ToShard>(),
-        ToShard::Up { .. } | ToShard::Written(_) | ToShard::Down | ToShard::Drain => 0,
+        ToShard::Up { .. } | ToShard::Written(_) | ToShard::Down => 0,
     }
 }
 

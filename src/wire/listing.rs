@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use simd_json::prelude::ValueIntoString;
 
 use super::document::{Member, MembersError, Reader, elements, find, members, object};
-use super::reply::{self, json_string};
+use super::reply::{self, json_string, quoted};
 use super::span::Span;
 use super::splice::{Edit, splice};
 use super::walk::{Walk, decoded};
@@ -247,11 +247,7 @@ fn read_plainly(kind: ListKind, text: &str) -> Option<ReadItem<'_>> {
 
 /// Appends a thing, which is valid JSON, with the words of `shown` in it.
 fn write(out: &mut Vec<u8>, kind: ListKind, text: &[u8], shown: &Shown) {
-    let raw = |word: &Option<String>| {
-        let mut raw = Vec::new();
-        json_string(&mut raw, word.as_ref()?);
-        Some(raw)
-    };
+    let raw = |word: &Option<String>| word.as_deref().map(quoted);
     let words = [
         (kind.key(), raw(&shown.key)),
         ("name", raw(&shown.name).filter(|_| kind.has_name())),

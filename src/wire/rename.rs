@@ -6,10 +6,12 @@
 //! but the server's and the client's.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
-use memchr::{memchr_iter, memmem};
+use memchr::memchr_iter;
+use memchr::memmem::Finder;
 
-use super::reply::json_string;
+use super::reply::quoted;
 use super::scan::names::{Match, classify};
 use super::span::Span;
 pub use super::walk::Malformed;
@@ -47,10 +49,15 @@ pub enum ParamsOf {
 /// A string of a text, and the raw JSON string to put in its place.
 pub type Replacement = (Span, Vec<u8>);
 
+/// Made once: each answer is searched.
+static URI: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br#""uri""#));
+static TASK_ID: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br#""taskId""#));
+static ESCAPE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br"\u00"));
+
 /// Whether there is any use in [`edits_of_result`] or [`edits_of_params`]: nothing is
 /// replaced without a member `uri`. Fast, and wrong only in saying yes.
 pub fn may_hold_uris(json: &[u8]) -> bool {
-    memmem::find(json, br#""uri""#).is_some() || may_spell_uri(json)
+    URI.find(json).is_some() || may_spell_uri(json)
 }
 
 /// Whether one of the letters of `uri` is written as an escape.
@@ -115,7 +122,7 @@ const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
 /// Whether there is any use in [`task_edits`]. Fast, and wrong only in saying yes.
 pub fn may_name_tasks(json: &[u8]) -> bool {
-    memmem::find(json, br#""taskId""#).is_some() || memmem::find(json, br"\u00").is_some()
+    TASK_ID.find(json).is_some() || ESCAPE.find(json).is_some()
 }
 
 /// What to replace in a result or in params, whose place in `text` is `span`, so that tasks
@@ -271,12 +278,7 @@ impl<'n> Edits<'n> {
 }
 
 fn replaced(span: Span, own: &str, public: &str) -> Option<Replacement> {
-    if own == public {
-        return None;
-    }
-    let mut raw = Vec::with_capacity(public.len() + 2);
-    json_string(&mut raw, public);
-    Some((span, raw))
+    (own != public).then(|| (span, quoted(public)))
 }
 
 /// What a completion is asked for.

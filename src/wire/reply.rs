@@ -80,6 +80,13 @@ pub fn json_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
+/// A string as JSON.
+pub fn quoted(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 2);
+    json_string(&mut out, text);
+    out
+}
+
 fn envelope(out: &mut Vec<u8>, id: Option<&[u8]>) {
     out.extend_from_slice(br#"{"jsonrpc":"2.0","#);
     if let Some(id) = id {

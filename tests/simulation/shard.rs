@@ -170,11 +170,13 @@ impl Shard {
                 self.state.upstream_down(&mut acts);
                 self.perform(acts);
             }
-            ToShard::Drain => {
-                self.state.drain();
-                self.connections.drain();
-            }
         }
+    }
+
+    /// Finishes what is in flight, begins nothing new.
+    pub(crate) fn drain(&mut self) {
+        self.state.drain();
+        self.connections.drain();
     }
 
     pub(crate) fn message(&mut self, kind: Kind, id: UpstreamId, span: Span, message: &[u8]) {

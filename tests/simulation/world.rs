@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringway::routing::calls::ReplyTo;
 use ringway::routing::drops::DropReason;
 use ringway::routing::hub::{Heard, Shards};
-use ringway::routing::letters::{Kind, ToShard};
+use ringway::routing::letters::Kind;
 use ringway::routing::time::{Micros, Millis};
 use ringway::routing::upstream_id::Owner;
 use ringway::wire::reply::Reason;
@@ -670,7 +670,7 @@ impl World {
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
         for shard in &mut self.shards {
-            shard.letter(ToShard::Drain);
+            shard.drain();
         }
         self.hear_news();
     }

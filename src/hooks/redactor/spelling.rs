@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr2};
 
-use crate::wire::reply::json_string;
+use crate::wire::reply::quoted;
 
 /// Where the string ends whose content starts at `at`: the place of its closing quote.
 pub(super) fn closing_quote(text: &[u8], mut at: usize) -> Option<usize> {
@@ -38,9 +38,7 @@ pub(super) fn meant(raw: &str) -> Option<Cow<'_, str>> {
 
 /// `text` as it stands between quotes.
 pub(super) fn spelled(text: &str) -> String {
-    let mut quoted = Vec::with_capacity(text.len() + 2);
-    json_string(&mut quoted, text);
-    let quoted = String::from_utf8(quoted).unwrap_or_default();
+    let quoted = String::from_utf8(quoted(text)).unwrap_or_default();
     let content = quoted.get(1..quoted.len().saturating_sub(1));
     content.unwrap_or_default().to_owned()
 }
@@ -117,7 +115,7 @@ fn read_unicode_escape(text: &str) -> Option<(char, usize)> {
     Some((char::from_u32(character)?, 12))
 }
 
-/// The number in the `\uXXXX` that `text` begins with.
+/// The number in the `\u` and four hex digits that `text` begins with.
 fn unit(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     let are_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());

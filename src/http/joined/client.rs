@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::{Joined, Local, Seat, delivery};
+use super::delivery::{edits, shortened};
+use super::{Joined, Local, Seat};
 use crate::routing::calls::{ClientId, ReplyTo};
 use crate::routing::client::{Step, unsupported_era};
 use crate::routing::joined::naming::{Kind, Target};
@@ -19,6 +20,7 @@ use crate::wire::method::{self, CANCELLED, INITIALIZED};
 use crate::wire::rename::{self, RefKind};
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{self, Envelope, Field, Kind as MessageKind};
+use crate::wire::span::Span;
 use crate::wire::splice::{Edit, splice};
 
 /// A client's request on its way to an upstream.
@@ -162,7 +164,7 @@ impl Joined {
         };
         let replacements = rename::task_edits(text, envelope.result?, &own).ok()?;
         let mut out = Vec::with_capacity(text.len());
-        splice(&mut out, text, &mut delivery::edits(&replacements));
+        splice(&mut out, text, &mut edits(&replacements));
         Some(out)
     }
 
@@ -181,6 +183,9 @@ impl Joined {
             }
             method::Request::Ping => {
                 return Step::Answer(reply::result(incoming.raw_id(), b"{}"));
+            }
+            method::Request::Notification => {
+                return incoming.error(reply::METHOD_NOT_FOUND, "A notification has no id");
             }
             _ => {}
         }
@@ -211,9 +216,6 @@ impl Joined {
             "completion/complete" => self.completion(local, incoming),
             "logging/setLevel" => self.set_level(local, incoming),
             "tasks/get" | "tasks/result" | "tasks/cancel" => self.task(local, incoming),
-            method if method.starts_with("notifications/") => {
-                incoming.error(reply::METHOD_NOT_FOUND, "A notification has no id")
-            }
             _ => match &local.seats[..] {
                 [only] => self.forward(local, incoming, only, None),
                 // Whose it is cannot be known.
@@ -267,12 +269,20 @@ impl Joined {
         if target.own == public {
             return self.forward(local, incoming, seat, None);
         }
-        let mut own = Vec::with_capacity(target.own.len() + 2);
-        reply::json_string(&mut own, target.own);
-        let edit = Edit {
-            span: field.span,
-            with: &own,
-        };
+        self.forward_named(local, incoming, seat, field.span, target.own)
+    }
+
+    /// Forwards a request whose value at `span` is `own` there.
+    fn forward_named(
+        &self,
+        local: &Local,
+        incoming: &Incoming<'_>,
+        seat: &Seat,
+        span: Span,
+        own: &str,
+    ) -> Step<InFlight> {
+        let with = reply::quoted(own);
+        let edit = Edit { span, with: &with };
         self.forward(local, incoming, seat, Some(edit))
     }
 
@@ -351,8 +361,7 @@ impl Joined {
         field: &Field,
         own: &str,
     ) -> Step<InFlight> {
-        let mut with = Vec::with_capacity(own.len() + 2);
-        reply::json_string(&mut with, own);
+        let with = reply::quoted(own);
         let mut text = Vec::with_capacity(incoming.text.len() + with.len());
         let edit = Edit {
             span: field.span,
@@ -442,13 +451,7 @@ impl Joined {
         let Some(seat) = local.seats.get(target.upstream) else {
             return incoming.failed(Reason::UpstreamDown);
         };
-        let mut own = Vec::with_capacity(target.own.len() + 2);
-        reply::json_string(&mut own, target.own);
-        let edit = Edit {
-            span: asked.value,
-            with: &own,
-        };
-        self.forward(local, incoming, seat, Some(edit))
+        self.forward_named(local, incoming, seat, asked.value, target.own)
     }
 
     fn task(&self, local: &Local, incoming: &Incoming<'_>) -> Step<InFlight> {
@@ -490,12 +493,4 @@ fn not_found(incoming: &Incoming<'_>, uri: &str) -> Step<InFlight> {
         RESOURCE_NOT_FOUND,
         &format!("Resource not found: {}", shortened(uri)),
     )
-}
-
-/// A name for an error's sentence.
-fn shortened(name: &str) -> &str {
-    match name.char_indices().nth(200) {
-        Some((end, _)) => &name[..end],
-        None => name,
-    }
 }

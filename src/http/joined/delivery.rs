@@ -6,6 +6,7 @@ use std::hash::Hash;
 use std::rc::Rc;
 
 use super::{Joined, Local};
+use crate::limits::PUBLIC_NAME_CHARACTERS;
 use crate::routing::calls::{About, Call};
 use crate::routing::joined::SeatId;
 use crate::routing::joined::cursor::CursorLimit;
@@ -126,14 +127,11 @@ pub(in crate::http) fn edits(replacements: &Replacements) -> Vec<Edit<'_>> {
     edits.collect()
 }
 
-/// Longest public name that no client is known to refuse, in characters.
-const NAME_CHARACTERS: usize = 64;
-
 /// Names that one thread warns of, each once.
 const WARNED_MAX: usize = 1_000;
 
-/// Characters of a server's name in the log at most.
-const LOGGED_CHARACTERS: usize = 128;
+/// Characters of a name in the log and in errors at most.
+const SHOWN_CHARACTERS: usize = 128;
 
 thread_local! {
     /// By a hash: names may be long.
@@ -147,9 +145,9 @@ fn is_first(what: &impl Hash) -> bool {
     WARNED.with_borrow_mut(|warned| warned.len() < WARNED_MAX && warned.insert(what))
 }
 
-/// The beginning of a name.
-fn shortened(name: &str) -> &str {
-    match name.char_indices().nth(LOGGED_CHARACTERS) {
+/// The beginning of a name, which somebody else has chosen.
+pub(super) fn shortened(name: &str) -> &str {
+    match name.char_indices().nth(SHOWN_CHARACTERS) {
         Some((end, _)) => &name[..end],
         None => name,
     }
@@ -204,15 +202,15 @@ impl Local {
     }
 
     pub(super) fn warn_long(&self, public: &str) {
-        if public.len() > NAME_CHARACTERS
-            && public.chars().count() > NAME_CHARACTERS
+        if public.len() > PUBLIC_NAME_CHARACTERS
+            && public.chars().count() > PUBLIC_NAME_CHARACTERS
             && !public.contains("://")
             && is_first(&("long", &self.settings.name, public))
         {
             tracing::warn!(
                 route = self.settings.name,
                 name = shortened(public),
-                "a name is longer than 64 characters: some clients refuse it"
+                "a name is longer than {PUBLIC_NAME_CHARACTERS} characters: some clients refuse it"
             );
         }
     }

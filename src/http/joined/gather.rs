@@ -18,6 +18,8 @@ use crate::wire::listing::{self, ListKind, Shown};
 use crate::wire::method::LOG_LEVELS;
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{self, Kind as MessageKind};
+use crate::wire::span::Span;
+use crate::wire::splice::{Edit, splice};
 
 /// The member of a list's params that matters.
 #[derive(Deserialize)]
@@ -335,12 +337,7 @@ impl Joined {
         if answered == 0 && pages == 0 {
             return match refusal {
                 // All that is known is what the first of them said.
-                Some((message, Some(span))) => {
-                    let mut out = Vec::new();
-                    let edit = crate::wire::splice::Edit { span, with: id };
-                    crate::wire::splice::splice(&mut out, message, &mut [edit]);
-                    out
-                }
+                Some((message, Some(span))) => under(id, span, message),
                 _ => reply::failure(Some(id), Reason::UpstreamDown),
             };
         }
@@ -375,34 +372,21 @@ impl Joined {
         item: &listing::Item<'_>,
     ) -> Option<Shown> {
         let naming = &local.settings.naming;
-        let thing = match kind {
-            ListKind::Tools => Kind::Tool,
-            ListKind::Prompts => Kind::Prompt,
-            ListKind::Resources => Kind::Resource,
-            ListKind::Templates => Kind::Template,
-            ListKind::Tasks => {
-                let public = naming.public_task(place, item.key);
-                let key = (*public != *item.key).then(|| public.into_owned());
-                return Some(Shown { key, name: None });
-            }
+        let Some(thing) = Kind::of_list(kind) else {
+            let public = naming.public_task(place, item.key);
+            let key = (*public != *item.key).then(|| public.into_owned());
+            return Some(Shown { key, name: None });
         };
-        let public = match naming.listed(thing, place, item.key) {
-            Ok(public) => public,
+        match naming.shown(thing, place, item) {
+            Ok(shown) => {
+                local.warn_long(shown.key.as_deref().unwrap_or(item.key));
+                Some(shown)
+            }
             Err(absent) => {
                 local.warn_absent(thing, place, item.key, absent);
-                return None;
+                None
             }
-        };
-        local.warn_long(&public);
-        let renamed = |own: &str, public: &str| (own != public).then(|| public.to_owned());
-        let name = item.name.and_then(|own| {
-            let public = naming.resource_name(place, own);
-            renamed(own, &public)
-        });
-        Some(Shown {
-            key: renamed(item.key, &public),
-            name,
-        })
+        }
     }
 }
 
@@ -433,6 +417,13 @@ fn request(id: &[u8], kind: ListKind, cursor: Option<&str>) -> Vec<u8> {
     out
 }
 
+/// A server's message, whose id stands at `span`, under the client's id.
+fn under(id: &[u8], span: Span, message: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(message.len() + id.len());
+    splice(&mut out, message, &mut [Edit { span, with: id }]);
+    out
+}
+
 /// The level is set if any upstream has taken it; else the first one's error.
 fn level_set(gathering: &Gathering) -> Vec<u8> {
     let id = &gathering.client_id;
@@ -454,12 +445,7 @@ fn level_set(gathering: &Gathering) -> Vec<u8> {
         }
     }
     match refusal {
-        Some((message, span)) => {
-            let mut out = Vec::new();
-            let edit = crate::wire::splice::Edit { span, with: id };
-            crate::wire::splice::splice(&mut out, message, &mut [edit]);
-            out
-        }
+        Some((message, span)) => under(id, span, message),
         None => reply::failure(Some(id), Reason::UpstreamDown),
     }
 }

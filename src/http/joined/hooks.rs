@@ -17,8 +17,9 @@ use crate::routing::joined::InFlight;
 use crate::routing::joined::naming::Kind;
 use crate::routing::session::{SessionId, SessionKey, TokenId};
 use crate::runtime::bell::Post;
+use crate::wire::method::PROGRESS;
 use crate::wire::reply::{self, Reason};
-use crate::wire::scan::{self, Envelope, Field};
+use crate::wire::scan::{self, Envelope, Field, Kind as MessageKind};
 use crate::wire::span::Span;
 use crate::wire::splice::{Edit, splice};
 use crate::wire::sse;
@@ -58,7 +59,7 @@ struct Line {
     client_id: ClientId,
     context: CallContext,
     /// Those of the route when the call began: what they keep of it is theirs.
-    hooks: Hooks,
+    hooks: Rc<Hooks>,
     /// Not there while it is with the hooks.
     state: Option<CallState>,
     /// The verdict that is waited for.
@@ -240,7 +241,7 @@ impl Joined {
         if self.is_held(incoming) {
             return twice();
         }
-        let Some(hooks) = &local.settings.hooks else {
+        let Some(hooks) = &local.hooks else {
             return self.dispatch(local, incoming);
         };
         let method = &*incoming.envelope.method;
@@ -389,7 +390,7 @@ impl Joined {
         }
     }
 
-    fn line(&self, local: &Local, hooks: &Hooks, incoming: &Incoming<'_>) -> Option<Line> {
+    fn line(&self, local: &Local, hooks: &Rc<Hooks>, incoming: &Incoming<'_>) -> Option<Line> {
         let sessions = self.sessions.borrow();
         let session = sessions.get(incoming.key)?;
         let method = known(&incoming.envelope.method);
@@ -817,14 +818,22 @@ impl Joined {
         !lines.by_reply.is_empty() && lines.by_reply.contains_key(&to)
     }
 
-    /// Progress of what has no call any more, of a task: hooks that are quick are asked;
-    /// past others nothing is let through that they have not seen.
-    pub(in crate::http) fn task_progress_past_hooks(&self, message: Vec<u8>) -> Option<Vec<u8>> {
+    /// A message that belongs to no call. If it is progress, which is of a task then, hooks that
+    /// are quick are asked; past others nothing is let through that they have not seen.
+    pub(in crate::http) fn progress_of_tasks_past_hooks(
+        &self,
+        message: Vec<u8>,
+    ) -> Option<Vec<u8>> {
         let local = self.local();
-        let Some(hooks) = &local.settings.hooks else {
+        let Some(hooks) = &local.hooks else {
             return Some(message);
         };
-        if !hooks.chain.wants(Point::Progress) {
+        let is_progress = || {
+            scan::scan(&message).is_ok_and(|envelope| {
+                envelope.kind == MessageKind::Notification && envelope.method == PROGRESS
+            })
+        };
+        if !hooks.chain.wants(Point::Progress) || !is_progress() {
             return Some(message);
         }
         let waiting = Waiting::Progress(message);

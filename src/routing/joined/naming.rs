@@ -15,11 +15,9 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 
 use super::pattern::Filter;
+use crate::limits::UPSTREAM_NAME_CHARACTERS;
 use crate::wire::listing::{Item, ListKind, Shown};
 use crate::wire::rename::Names;
-
-/// Longest name of an upstream, bytes.
-pub const UPSTREAM_NAME_BYTES_MAX: usize = 32;
 
 /// What is named. Names of different kinds have nothing to do with each other,
 /// but resources and templates share their patterns.
@@ -443,8 +441,17 @@ impl Upstream {
 }
 
 impl<T> PerKind<T> {
+    /// The same for each kind.
+    pub fn map<U>(self, mut make: impl FnMut(T) -> U) -> PerKind<U> {
+        PerKind {
+            tools: make(self.tools),
+            prompts: make(self.prompts),
+            resources: make(self.resources),
+        }
+    }
+
     /// That which counts for `kind`; templates go with resources.
-    fn of(&self, kind: Kind) -> &T {
+    pub fn of(&self, kind: Kind) -> &T {
         match kind {
             Kind::Tool => &self.tools,
             Kind::Prompt => &self.prompts,
@@ -494,7 +501,7 @@ fn check_names(upstreams: &[UpstreamNaming]) -> Result<(), NamingError> {
         return Err(NamingError::NoUpstream);
     }
     for (index, UpstreamNaming { name, .. }) in upstreams.iter().enumerate() {
-        if !is_name(name) {
+        if !is_upstream_name(name) {
             return Err(NamingError::Name(name.clone()));
         }
         for UpstreamNaming { name: other, .. } in upstreams.iter().take(index) {
@@ -512,10 +519,11 @@ fn check_names(upstreams: &[UpstreamNaming]) -> Result<(), NamingError> {
     Ok(())
 }
 
+/// Whether an upstream can have this name: `[a-z][a-z0-9-]{0,31}` without a `-` at the end.
 /// They become part of URI schemes, which clients write in lower case.
-fn is_name(name: &str) -> bool {
+pub fn is_upstream_name(name: &str) -> bool {
     let is_inside = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    name.len() <= UPSTREAM_NAME_BYTES_MAX
+    name.len() <= UPSTREAM_NAME_CHARACTERS
         && name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(is_inside)
         && !name.ends_with('-')

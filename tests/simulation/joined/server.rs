@@ -500,7 +500,8 @@ impl World {
             let may_forget = self.servers[at].unbegun.contains(&key) && self.dice.chance(50);
             match pending.session.clone().filter(|_| may_forget) {
                 Some(session) => {
-                    // It has forgotten the session.
+                    // It has forgotten the session; the gateway asks again under the same id.
+                    self.servers[at].finished.pop();
                     let known = self.servers[at].sessions.get_mut(&session).expect("known");
                     known.is_alive = false;
                     self.tally.count("sessions forgotten");

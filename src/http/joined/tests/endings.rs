@@ -304,3 +304,30 @@ fn a_leg_that_its_server_has_forgotten_and_does_not_take_again_is_opened_anew() 
     assert_eq!(two.one().message["id"], "q");
     bench.is_quiet();
 }
+
+#[test]
+fn a_leg_in_the_place_of_one_that_is_lost_is_its_own_sessions() {
+    let mut bench = Bench::new(&[shared("one"), private("two")]);
+    let session = bench.client();
+    let two = bench.server("two");
+    let call = bench.tool(session, 1, "two-x");
+    two.end(two.one().exchange.unwrap(), End::NoSession);
+    two.error(&two.one(), -32000);
+    bench.answer(call);
+    two.sessions.borrow_mut().clear();
+    let other = bench.client();
+    assert_eq!(
+        two.shard().state.borrow().sessions.len(),
+        1,
+        "in the same place"
+    );
+    let answer = bench.ask(session, 2, "tools/call", &json!({"name": "two-x"}));
+    assert_eq!(answer.now()["error"]["data"]["reason"], "upstream_down");
+    bench.joined.end_session(session);
+    assert!(bench.has_leg(other, "two"));
+    let call = bench.tool(other, 1, "two-x");
+    two.result(&two.one(), json!({}));
+    bench.answer(call);
+    bench.is_quiet();
+    bench.clear();
+}

@@ -34,7 +34,7 @@ fn target(upstream: usize, own: &str) -> Option<Target<'_>> {
 #[test]
 fn names_of_upstreams_are_lower_case_words_of_32_bytes_at_most() {
     let longest = format!("a{}", "-9".repeat(15)) + "z";
-    assert_eq!(longest.len(), UPSTREAM_NAME_BYTES_MAX);
+    assert_eq!(longest.len(), UPSTREAM_NAME_CHARACTERS);
     for name in ["a", "a1", "a-b", "a--b", "z9-0", &longest] {
         naming(&[upstream(name)]);
     }
