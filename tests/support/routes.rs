@@ -163,9 +163,23 @@ impl<'g> Client<'g> {
     #[track_caller]
     pub fn open_as(gateway: &'g Gateway, path: &str, version: &str, token: Option<&str>) -> Self {
         let response = initialize(gateway, path, version, token);
+        let client = Self::begun(gateway, path, token, &response);
+        let said = client.notify("notifications/initialized", &json!({}));
+        assert_eq!(said.status, 202, "{said}");
+        client
+    }
+
+    /// The session that this answer to `initialize` begins.
+    #[track_caller]
+    pub fn begun(
+        gateway: &'g Gateway,
+        path: &str,
+        token: Option<&str>,
+        response: &Response,
+    ) -> Self {
         let result = response.result();
         let id = response.field("mcp-session-id");
-        let client = Self {
+        Self {
             gateway,
             path: path.to_owned(),
             session: Session {
@@ -177,10 +191,7 @@ impl<'g> Client<'g> {
             },
             token: token.map(str::to_owned),
             next: Cell::new(1),
-        };
-        let said = client.notify("notifications/initialized", &json!({}));
-        assert_eq!(said.status, 202, "{said}");
-        client
+        }
     }
 
     /// The same session as if it were one of another route.
