@@ -2,7 +2,7 @@
 """Ringway's figures, each with its bound, by the demo server and ringway-loadtest on loopback. Prints a Markdown table;
 takes about four minutes, most of it waiting; ends by itself.
 
-Usage: benches/targets/run.py [--rounds N] [--seconds N] [ROW ...]      rows: calls latency sizes progress churn shards start
+Usage: benches/targets/run.py [--rounds N] [--seconds N] [ROW ...]      rows: calls latency sizes progress churn shards routes start
 
 Build first: cargo build --release --workspace. Rows of one kind alternate (A, B, A, B, ...) and the median of the rounds
 is shown, with the least and the most. CPU is utime + stime of Ringway's process, without the demo server's. What
@@ -27,9 +27,9 @@ SERVER = [str(BIN), "demo-server"]
 
 
 class Gateway:
-    def __init__(self, *flags):
-        command = [str(BIN), "serve", "--listen", "127.0.0.1:0", "--admin", "off", "--log-level", "warn", *flags,
-                   "--", *SERVER]
+    def __init__(self, *flags, config=None):
+        command = [str(BIN), "serve"] + (["--config", config] if config else [
+            "--listen", "127.0.0.1:0", "--admin", "off", "--log-level", "warn", *flags, "--", *SERVER])
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.url = re.search(r"http://\S+", self.process.stdout.readline())[0]
 
@@ -139,6 +139,24 @@ def shards(rounds, seconds):
         row(f"2 shards against 1, 64 connections each, hub {where}: CPU a call more by, %", "<= 10", ratios)
 
 
+def routes(rounds, seconds):
+    """The same call at a server alone, without a file, and at one of three upstreams, with a prefix that is taken off."""
+    cost = {1: [], 3: []}
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write('listen = "127.0.0.1:0"\nadmin = "off"\nlog-level = "warn"\nshards = 1\n[[routes]]\npath = "/mcp"\n')
+        for name in ("one", "two", "three"):
+            file.write(f'[[routes.upstreams]]\nname = "{name}"\ncommand = {json.dumps(SERVER)}\n')
+        file.flush()
+        for _ in range(rounds):
+            for count, tool, config in ((1, "echo", None), (3, "two-echo", file.name)):
+                with Gateway("--shards", "1", config=config) as gateway:
+                    load = gateway.load(seconds, "call", "--concurrency", "64", "--tool", tool)
+                    cost[count].append(load["watched"]["cpu_us"])
+    row("call of 200 B at a server alone: CPU a call, us", "", cost[1])
+    row("the same at one of three upstreams", "", cost[3])
+    row("the same: more by, %", "<= 15", [(three / one - 1) * 100 for one, three in zip(cost[1], cost[3])])
+
+
 def start(rounds, _seconds):
     body = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",' \
            b'"capabilities":{},"clientInfo":{"name":"start","version":"0"}}}'
@@ -176,7 +194,7 @@ def start(rounds, _seconds):
     row("with Ringway in front, ms more", "<= 50", [a - b for a, b in zip(whole, alone)])
 
 
-ROWS = {row.__name__: row for row in (calls, latency, sizes, progress, churn, shards, start)}
+ROWS = {row.__name__: row for row in (calls, latency, sizes, progress, churn, shards, routes, start)}
 
 
 def main():
