@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use support::catalogue::{Catalogue, Kind};
 use support::mcp::{LATEST, request_body};
-use support::peer::{Peer, Reached};
+use support::peer::{Asked, Peer, Reached};
 use support::process::{Base, descendants};
 use support::routes::{
     Client, Served, call, initialize, is_down, joined, joined_with, process_lines, route, text_of,
@@ -221,6 +221,48 @@ fn changed_upstream_is_started_anew() {
         assert_eq!(two.hello()["environment"]["KEY"], "new");
         assert_eq!(two.pids().len(), 2);
         assert_eq!(one.pids(), [kept]);
+    });
+}
+
+/// Its subscriptions are asked for again at what takes its place, and so is the log level; a file that has not changed
+/// is not told of.
+#[test]
+fn sessions_get_again_what_they_had_at_an_upstream_that_is_replaced() {
+    on_every_way(|layout| {
+        for reached in Reached::ALL {
+            let one = peer(reached, "one");
+            let two = peer(Reached::Stdio, "two");
+            let gateway = Served::start(layout, &[joined(&[&one, &two])]);
+            let clients = [0, 1].map(|_| Client::open(&gateway));
+            let mut streams = clients.each_ref().map(Client::stream);
+            for client in &clients {
+                wait_servers(client, &["one", "two"]);
+            }
+            clients[0].subscribe("one-file:///a");
+            let debug = json!({ "level": "debug" });
+            assert_eq!(clients[0].result("logging/setLevel", &debug), json!({}));
+            let is_level =
+                |asked: &Asked| asked.is("logging/setLevel") && asked.params()["level"] == "debug";
+            let is_subscribe = |asked: &Asked| asked.is("resources/subscribe");
+            one.wait_asked("the level", 1, is_level);
+            one.wait_asked("the subscription", 1, is_subscribe);
+            let other = |time: &str| {
+                let more = format!("request-timeout = {time:?}");
+                route("/mcp", "", &[one.toml(&more), two.toml("")])
+            };
+            gateway.reload(&[other("50s")]);
+            one.wait_asked("the level again", 2, is_level);
+            one.wait_asked("the subscription again", 2, is_subscribe);
+            assert_eq!(one.names("resources/subscribe"), ["file:///a", "file:///a"]);
+            until(&mut streams[0], "that it may have changed", |message| {
+                message["method"] == "notifications/resources/updated"
+                    && message["params"]["uri"] == "one-file:///a"
+            });
+            wait_tools_changed(&mut streams[1]);
+            wait_servers(&clients[0], &["one", "two"]);
+            expect_echo(&clients[0], "one");
+            assert_eq!(two.count(is_subscribe), 0);
+        }
     });
 }
 

@@ -7,6 +7,7 @@ mod delivery;
 mod gather;
 mod hooks;
 mod opening;
+mod restore;
 #[cfg(test)]
 mod tests;
 
@@ -166,7 +167,8 @@ impl Joined {
 
     /// The route is this from now on, with these upstreams in the order of its settings.
     /// Sessions live on: they lose what they had at upstreams that are gone, get legs at new
-    /// ones, and are told that lists have changed.
+    /// ones, with the subscriptions that they had at one of the same name, and are told that
+    /// lists have changed if these can be others.
     pub fn configure(self: &Rc<Self>, settings: Arc<RouteSettings>, seats: Vec<Seat>) {
         for seat in &seats {
             seat.shard.join(Link {
@@ -183,7 +185,8 @@ impl Joined {
             sessions.limits = limits;
             sessions.set_seats(&ids)
         };
-        for (seat, leg) in gone {
+        self.keep_subscriptions(&before, &local, &gone);
+        for (_, seat, leg) in gone {
             if let (Some(seat), Some(key)) = (before.seat(seat), leg.key()) {
                 seat.shard.end_session_as(key, Reason::UpstreamDown);
             }
@@ -198,15 +201,18 @@ impl Joined {
         }
         self.absences.borrow_mut().keep_only(&ids);
         self.forget_joins_at_others(&ids);
+        let seats_before = before.seats.iter().map(|seat| seat.id);
+        let is_other =
+            !seats_before.eq(ids) || !before.settings.naming.is_same(&local.settings.naming);
         let keys = self.sessions.borrow().keys();
         for key in keys {
             for seat in &local.seats {
                 self.want_leg(&local, key, seat);
             }
-            self.mark_changed(
-                key,
-                Kinds::TOOLS.with(Kinds::PROMPTS).with(Kinds::RESOURCES),
-            );
+            if is_other {
+                let all = Kinds::TOOLS.with(Kinds::PROMPTS).with(Kinds::RESOURCES);
+                self.mark_changed(key, all);
+            }
         }
     }
 
@@ -528,6 +534,7 @@ impl Joined {
     pub(super) fn inner(self: &Rc<Self>, inner: Inner, part: Part, message: Option<Vec<u8>>) {
         match inner {
             Inner::Gathering => self.gathered(part, message),
+            Inner::Again => self.asked_again(part, message.as_deref()),
             // Openings have answers of another form.
             Inner::Join | Inner::Leg => {}
         }

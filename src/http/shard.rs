@@ -120,6 +120,13 @@ impl Shard {
         })
     }
 
+    /// A resource may have changed: the session of a leg is told, if it is subscribed to it.
+    pub(super) fn tell_updated(&self, leg: SessionKey, uri: &str) {
+        let mut acts = Vec::new();
+        self.state.borrow_mut().tell_updated(leg, uri, &mut acts);
+        self.perform(acts);
+    }
+
     /// Whether the server of a leg has logging.
     pub(super) fn has_logging(&self, leg: SessionKey) -> bool {
         let state = self.state.borrow();
@@ -361,7 +368,8 @@ impl Shard {
                 self.ground.cancel(ended.reply_to(), ended.body());
             }
             (Some((Inner::Gathering, part)), Some((joined, _))) => joined.cancelled(part),
-            (Some(_), _) => {}
+            (Some((inner, part)), Some((joined, _))) => joined.inner(inner, part, None),
+            (Some(_), None) => {}
         }
     }
 

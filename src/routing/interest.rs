@@ -125,6 +125,11 @@ impl Interests {
         }
     }
 
+    /// A URI that is held.
+    pub fn uri(&self, key: UriKey) -> &str {
+        self.index.uri(key)
+    }
+
     /// URIs on the book.
     pub fn len(&self) -> usize {
         self.index.len()

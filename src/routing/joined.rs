@@ -50,13 +50,16 @@ pub enum Inner {
     Join,
     /// A leg of a session that is there.
     Leg,
+    /// What a leg that was opened later is to have.
+    Again,
 }
 
 /// Connections have numbers below these.
-const INNER: [(u32, Inner); 3] = [
+const INNER: [(u32, Inner); 4] = [
     (u32::MAX, Inner::Gathering),
     (u32::MAX - 1, Inner::Join),
     (u32::MAX - 2, Inner::Leg),
+    (u32::MAX - 3, Inner::Again),
 ];
 
 impl Part {
@@ -103,7 +106,7 @@ mod tests {
             assert_eq!(part.reply_to(inner).connection, number);
             assert_eq!(Part::of(part.reply_to(inner)), Some((inner, part)));
         }
-        let mut to = part.reply_to(Inner::Leg);
+        let mut to = part.reply_to(Inner::Again);
         to.connection -= 1;
         assert_eq!(Part::of(to), None);
     }

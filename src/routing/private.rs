@@ -116,6 +116,10 @@ impl Private {
         self.uris.len()
     }
 
+    pub(super) fn own_uris(&self) -> impl Iterator<Item = &str> {
+        self.uris.iter().map(|uri| &**uri)
+    }
+
     pub(super) fn has_uri(&self, uri: &str) -> bool {
         self.uris.contains(uri)
     }

@@ -347,6 +347,17 @@ impl ShardState {
         held + own + session.asking as usize
     }
 
+    /// The URIs that a session is subscribed to.
+    pub fn uris_of(&self, key: SessionKey) -> Vec<Box<str>> {
+        let Some(session) = self.sessions.get(key) else {
+            return Vec::new();
+        };
+        let held = session.held.iter().flat_map(|held| held.iter());
+        let held = held.map(|place| Box::from(self.interests.uri(*place)));
+        let own = session.private.iter().flat_map(|it| it.own_uris());
+        held.chain(own.map(Box::from)).collect()
+    }
+
     /// Whether a session is subscribed to a URI.
     pub fn is_subscribed(&self, key: SessionKey, uri: &str) -> bool {
         let session = self.sessions.get(key);

@@ -281,6 +281,21 @@ impl ShardState {
             acts.extend(woken.map(Act::WakeStream));
         });
     }
+
+    /// One session is told that a resource which it is subscribed to may have changed.
+    pub fn tell_updated(&mut self, key: SessionKey, uri: &str, acts: &mut Vec<Act>) {
+        if self.is_private() {
+            self.private_updated(key, uri, acts);
+            return;
+        }
+        let Some(update) = self.interests.covered_by(key, uri) else {
+            return;
+        };
+        if let Some(session) = self.sessions.get_mut(key) {
+            let woken = session.mark(|marks| marks.updated(&update));
+            acts.extend(woken.map(Act::WakeStream));
+        }
+    }
 }
 
 #[cfg(test)]

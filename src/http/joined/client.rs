@@ -187,6 +187,12 @@ impl Joined {
             method::Request::Notification => {
                 return incoming.error(reply::METHOD_NOT_FOUND, "A notification has no id");
             }
+            method::Request::SetLevel => self.note_level(incoming),
+            method::Request::Unsubscribe => {
+                if let Some(step) = self.forget_lost(local, incoming) {
+                    return step;
+                }
+            }
             _ => {}
         }
         self.past_hooks(local, incoming)
@@ -411,7 +417,9 @@ impl Joined {
         target: &Seat,
         own: &str,
     ) -> bool {
-        let mut all = 0;
+        let lost = self.sessions.borrow();
+        let mut all = lost.get(key).map_or(0, |session| session.lost_uris());
+        drop(lost);
         for (seat, leg) in self.open_legs(local, key) {
             let state = seat.shard.state.borrow();
             if seat.id == target.id && state.is_subscribed(leg, own) {

@@ -459,6 +459,7 @@ impl Joined {
         if let Some(stream) = stream {
             seat.shard.open_leg_stream(leg, stream.into());
         }
+        self.restore(local, key, seat, leg);
     }
 
     /// An upstream that all sessions share has made a handshake: sessions that have no leg
@@ -634,6 +635,7 @@ impl Joined {
         if let Some(stream) = stream {
             seat.shard.open_leg_stream(leg, stream.into());
         }
+        self.restore(&local, key, seat, leg);
         self.mark_changed(key, kinds);
     }
 }

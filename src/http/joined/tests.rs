@@ -8,6 +8,7 @@ mod hooks;
 mod lists;
 mod opening;
 mod reload;
+mod restore;
 mod streams;
 
 use std::cell::RefCell;
@@ -439,6 +440,7 @@ struct Bench {
     next_session: RefCell<u32>,
     calls_max: usize,
     session_calls_max: usize,
+    subscriptions_max: usize,
     hooks: Option<Hooks>,
     /// From the threads of the hooks.
     verdicts: Option<Receiver<HookAnswer>>,
@@ -507,6 +509,7 @@ impl Bench {
             next_session: RefCell::default(),
             calls_max: 60,
             session_calls_max: LIMITS.calls_max,
+            subscriptions_max: LIMITS.subscriptions_max,
             hooks: None,
             verdicts: None,
         };
@@ -516,9 +519,15 @@ impl Bench {
 
     /// The route has these upstreams from now on. A server is known by its name.
     fn configure(&mut self, upstreams: &[Up]) {
+        self.configure_anew(upstreams, &[]);
+    }
+
+    /// The same; these are other servers than those of their names were.
+    fn configure_anew(&mut self, upstreams: &[Up], anew: &[&str]) {
         let mut before = std::mem::take(&mut self.servers);
         for up in upstreams {
             let known = before.iter().position(|it| it.name == up.naming.name);
+            let known = known.filter(|_| !anew.contains(&&*up.naming.name));
             let server = match known {
                 Some(place) => before.remove(place),
                 None => self.server_of(up),
@@ -530,6 +539,7 @@ impl Bench {
         let own = Arc::get_mut(&mut settings).expect("ours");
         own.hooks = self.hooks.clone();
         own.limits.calls_max = self.session_calls_max;
+        own.limits.subscriptions_max = self.subscriptions_max;
         self.joined.configure(settings, seats.collect());
         for server in &before {
             server.settle();
@@ -940,6 +950,8 @@ impl Bench {
         for key in self.joined.sessions.borrow().keys() {
             let sessions = self.joined.sessions.borrow();
             assert_eq!(sessions.get(key).map(|it| it.gatherings), Some(0));
+            let restoring = sessions.get(key).map(|it| it.restoring.len());
+            assert_eq!(restoring, Some(0), "what is asked for again");
         }
         for server in self.servers.iter().chain(&self.gone) {
             server.settle();

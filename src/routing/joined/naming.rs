@@ -157,6 +157,8 @@ type ByAlias = BTreeMap<Box<str>, (usize, Box<str>)>;
 /// The names of one route. It does not change while the route is served.
 #[derive(Debug)]
 pub struct Naming {
+    /// What it was made of.
+    from: (Vec<UpstreamNaming>, Rules),
     upstreams: Vec<Upstream>,
     /// Each `NAME-` with its upstream, sorted. None is the beginning of another.
     prefixes: Vec<(Box<str>, usize)>,
@@ -184,6 +186,7 @@ impl Naming {
         check_names(upstreams)?;
         let is_single = upstreams.len() == 1;
         let mut naming = Naming {
+            from: (upstreams.to_vec(), rules.clone()),
             upstreams: Vec::with_capacity(upstreams.len()),
             prefixes: Vec::new(),
             unprefixed: None,
@@ -217,6 +220,11 @@ impl Naming {
         naming.prefixes.sort_unstable();
         naming.is_plain = is_single && naming.changes_nothing();
         Ok(naming)
+    }
+
+    /// Whether every name is the same there.
+    pub fn is_same(&self, other: &Naming) -> bool {
+        self.from == other.from
     }
 
     fn add_aliases(

@@ -33,6 +33,16 @@ impl Leg {
     }
 }
 
+/// A subscription that a later leg has been asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restoring {
+    /// Tells what is asked from what is asked later.
+    pub generation: u32,
+    pub seat: SeatId,
+    /// The server's own.
+    pub uri: Box<str>,
+}
+
 /// One session of a client.
 #[derive(Debug)]
 pub struct JoinedSession {
@@ -54,6 +64,12 @@ pub struct JoinedSession {
     pub replacements: u32,
     /// What several upstreams are being asked.
     pub gatherings: usize,
+    /// The log level that the client has asked for.
+    pub level: Option<&'static str>,
+    /// Subscriptions at upstreams where it has no leg, by the servers' own URIs.
+    pub lost: Vec<(SeatId, Vec<Box<str>>)>,
+    /// Those of them that have been asked for again.
+    pub restoring: Vec<Restoring>,
     /// Lists that have changed although no upstream says so.
     pub changed: Kinds,
     /// The same, being written: by the stream, and by former ones that have not ended yet.
@@ -71,6 +87,46 @@ impl JoinedSession {
         if let Some((_, known)) = self.legs.iter_mut().find(|(known, _)| *known == seat) {
             *known = leg;
         }
+    }
+
+    /// Takes out the subscriptions that it has not got again at this upstream.
+    pub fn take_lost(&mut self, seat: SeatId) -> Vec<Box<str>> {
+        let mut taken = Vec::new();
+        self.lost.retain_mut(|(of, uris)| {
+            let is_it = *of == seat;
+            if is_it {
+                taken.append(uris);
+            }
+            !is_it
+        });
+        self.restoring.retain_mut(|it| {
+            let is_it = it.seat == seat;
+            if is_it {
+                taken.push(std::mem::take(&mut it.uri));
+            }
+            !is_it
+        });
+        taken
+    }
+
+    /// The client wants this no longer. True if it was not there to be unsubscribed.
+    pub fn forget_lost(&mut self, seat: SeatId, uri: &str) -> bool {
+        self.restoring
+            .retain(|it| it.seat != seat || *it.uri != *uri);
+        let mut was_lost = false;
+        for (of, uris) in &mut self.lost {
+            if *of == seat {
+                let before = uris.len();
+                uris.retain(|known| **known != *uri);
+                was_lost |= uris.len() < before;
+            }
+        }
+        was_lost
+    }
+
+    /// Subscriptions that it has not got again.
+    pub fn lost_uris(&self) -> usize {
+        self.lost.iter().map(|(_, uris)| uris.len()).sum()
     }
 }
 
@@ -150,6 +206,9 @@ impl JoinedSessions {
             stream: None,
             replacements: 0,
             gatherings: 0,
+            level: None,
+            lost: Vec::new(),
+            restoring: Vec::new(),
             changed: Kinds::NONE,
             writing: Vec::new(),
         }) as u32);
@@ -259,9 +318,9 @@ impl JoinedSessions {
 
     /// The route has these upstreams now, in this order. Returns the legs of each session at
     /// upstreams that are gone.
-    pub fn set_seats(&mut self, seats: &[SeatId]) -> Vec<(SeatId, Leg)> {
+    pub fn set_seats(&mut self, seats: &[SeatId]) -> Vec<(SessionKey, SeatId, Leg)> {
         let mut gone = Vec::new();
-        for (_, session) in &mut self.table {
+        for (key, session) in &mut self.table {
             let before = std::mem::take(&mut session.legs);
             let leg = |seat: &SeatId| {
                 let found = before.iter().find(|(known, _)| known == seat);
@@ -270,7 +329,7 @@ impl JoinedSessions {
             session.legs = seats.iter().map(leg).collect();
             for (seat, leg) in before {
                 if !seats.contains(&seat) {
-                    gone.push((seat, leg));
+                    gone.push((SessionKey(key as u32), seat, leg));
                 }
             }
         }
@@ -372,7 +431,7 @@ mod tests {
         let session = sessions.get_mut(key).unwrap();
         session.set_leg(A, leg);
         let gone = sessions.set_seats(&[SeatId(3), B]);
-        assert_eq!(gone, [(A, leg)]);
+        assert_eq!(gone, [(key, A, leg)]);
         let session = sessions.get(key).unwrap();
         assert_eq!(session.legs, [(SeatId(3), Leg::Absent), (B, Leg::Absent)]);
     }

@@ -258,11 +258,7 @@ impl ShardState {
             is_last = *restoring == 0;
         }
         match uri {
-            Some(uri) if is_agreed => {
-                if let Some(shown) = self.interests.shown(&uri) {
-                    self.queue_frame(key, notice::updated_frame(&shown), None, acts);
-                }
-            }
+            Some(uri) if is_agreed => self.private_updated(key, &uri, acts),
             Some(uri) => {
                 if private.uris.remove(&uri)
                     && let Some(exchanges) = &mut self.private
@@ -275,6 +271,18 @@ impl ShardState {
         }
         if is_last {
             self.renewed(key, acts);
+        }
+    }
+
+    /// What the session is subscribed to may have changed.
+    pub(in crate::routing) fn private_updated(
+        &mut self,
+        key: SessionKey,
+        uri: &str,
+        acts: &mut Vec<Act>,
+    ) {
+        if let Some(shown) = self.interests.shown(uri) {
+            self.queue_frame(key, notice::updated_frame(&shown), None, acts);
         }
     }
 
