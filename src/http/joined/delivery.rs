@@ -188,6 +188,21 @@ impl Local {
         }
     }
 
+    /// A server that took the place of another does not take a subscription: told once for
+    /// each server. The counter has them all.
+    pub(super) fn warn_lost(&self, seat: SeatId, uri: &str) {
+        let upstream = self.place(seat).map_or("", |place| self.name(place));
+        let route = &self.settings.name;
+        if is_first(&("lost", route, seat)) {
+            tracing::warn!(
+                route,
+                upstream,
+                uri = shortened(uri),
+                "the server that took the place of another does not take a subscription"
+            );
+        }
+    }
+
     /// A list ends before those of the servers do.
     pub(super) fn warn_short(&self, kind: ListKind, limit: CursorLimit) {
         let route = &self.settings.name;

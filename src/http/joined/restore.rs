@@ -169,12 +169,7 @@ impl Joined {
             Some(leg) if is_agreed => seat.shard.tell_updated(leg, &restoring.uri),
             _ => {
                 seat.shard.counters.subscriptions_lost.add(1);
-                tracing::warn!(
-                    route = local.settings.name,
-                    upstream = local.place(restoring.seat).map(|place| local.name(place)),
-                    uri = ?restoring.uri,
-                    "the server that took the place of another does not take a subscription"
-                );
+                local.warn_lost(restoring.seat, &restoring.uri);
             }
         }
     }
