@@ -251,7 +251,7 @@ impl ConfigInForce {
         status: &Status,
     ) -> Vec<JoinHandle<()>> {
         let file = self.path.display().to_string();
-        let loaded = match config::load(&self.path, &ThisMachine) {
+        let loaded = match config::load(&self.path, &ThisMachine, self.maker.hooks()) {
             Ok(loaded) => loaded,
             Err(problems) => {
                 let problems: Vec<_> = problems.0.iter().map(ToString::to_string).collect();

@@ -90,7 +90,6 @@ fn seat_settings(
 pub(super) struct RouteMaker {
     cursor_key: [u8; 32],
     pool: Arc<Pool>,
-    /// Those that a configuration file may name.
     hooks: Vec<Arc<dyn Hook>>,
 }
 
@@ -105,6 +104,11 @@ impl RouteMaker {
             pool: Arc::new(Pool::new(HOOK_POOL)),
             hooks,
         }
+    }
+
+    /// Those that a configuration file may name.
+    pub(super) fn hooks(&self) -> &[Arc<dyn Hook>] {
+        &self.hooks
     }
 
     /// What a route is, the same on every thread.
@@ -137,12 +141,12 @@ impl RouteMaker {
                 subscriptions_max: limits.max_subscriptions_per_session,
             },
             cursor_key: self.cursor_key,
-            hooks: self.hooks(route)?,
+            hooks: self.hooks_of(route)?,
         })
     }
 
     /// The redactors stand nearest to the client, then the hooks that the route names.
-    fn hooks(&self, route: &config::Route) -> Result<Option<Hooks>, String> {
+    fn hooks_of(&self, route: &config::Route) -> Result<Option<Hooks>, String> {
         let mut hooks: Vec<Arc<dyn Hook>> = Vec::new();
         for redaction in &route.redact {
             let redactor = redaction
