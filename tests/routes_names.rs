@@ -391,6 +391,99 @@ fn links_and_embedded_resources_can_be_followed() {
     });
 }
 
+/// A tool, and a result of it, names its view by the URI that the client can read it by; hosts take none that does not
+/// begin with `ui://`. Of a view that is denied nothing is said.
+#[test]
+fn views_of_tools_can_be_read_where_they_are_named() {
+    on_both_drivers(|layout| {
+        let tool = |name: &str, view: &str| {
+            json!({
+                "name": name,
+                "inputSchema": { "type": "object" },
+                "_meta": {
+                    "ui": { "visibility": ["model", "app"], "resourceUri": view },
+                    "ui/resourceUri": view,
+                    "x": { "ui/resourceUri": "ui://v/a" },
+                },
+            })
+        };
+        let tools = vec![vec![
+            tool("draw", "ui://v/a"),
+            tool("hide", "ui://secret/b"),
+        ]];
+        let catalogue = Catalogue::new()
+            .with_items(Kind::Tools, tools)
+            .with(Kind::Resources, &["ui://v/a", "ui://secret/b"]);
+        let peers = three_of(&catalogue);
+        for peer in &peers {
+            let result = json!({
+                "content": [],
+                "_meta": { "ui": { "resourceUri": "ui://v/a" }, "ui/resourceUri": "ui://secret/b", "x": 1 },
+            });
+            peer.answer(|asked| asked.is("tools/call"), move |_| Ok(result.clone()));
+        }
+        let routes = route(
+            "/mcp",
+            r#"deny = { resources = ["ui://three-secret*"] }"#,
+            &upstreams(&[
+                (
+                    &peers[0],
+                    "prefix = \"never\"\ndeny = { resources = [\"ui://secret*\"] }",
+                ),
+                (&peers[1], ""),
+                (&peers[2], ""),
+            ]),
+        );
+        let gateway = Served::start(layout, &[routes]);
+        let client = Client::open(&gateway);
+        let listed = client.result("tools/list", &json!({}));
+        let shown = |name: &str| {
+            let tools = listed["tools"].as_array().expect("a list");
+            let tool = tools.iter().find(|tool| tool["name"] == name);
+            let meta = tool.expect("a tool that is listed")["_meta"].clone();
+            assert_eq!(meta["ui"]["visibility"], json!(["model", "app"]), "{meta}");
+            assert_eq!(meta["x"], json!({ "ui/resourceUri": "ui://v/a" }), "{meta}");
+            let old = meta.get("ui/resourceUri").cloned();
+            assert_eq!(meta["ui"].get("resourceUri"), old.as_ref(), "{meta}");
+            old.map(|old| old.as_str().expect("a URI").to_owned())
+        };
+        for (peer, prefix, view, other) in [
+            (&peers[0], "", "ui://v/a", None),
+            (&peers[1], "two-", "ui://two-v/a", Some("ui://two-secret/b")),
+            (&peers[2], "three-", "ui://three-v/a", None),
+        ] {
+            assert_eq!(shown(&format!("{prefix}draw")).as_deref(), Some(view));
+            assert_eq!(shown(&format!("{prefix}hide")).as_deref(), other);
+            let result = client.call(&format!("{prefix}draw"), "");
+            let mut meta = json!({ "ui": { "resourceUri": view }, "x": 1 });
+            if let Some(other) = other {
+                meta["ui/resourceUri"] = json!(other);
+            }
+            assert_eq!(result["_meta"], meta);
+            let read = &client.read(view)["contents"][0];
+            assert_eq!(read["uri"], view);
+            assert_eq!(read["text"], format!("{}:ui://v/a", peer.name));
+            assert_eq!(peer.names("resources/read"), ["ui://v/a"]);
+        }
+        let uris = client.names(Kind::Resources);
+        let readable = [
+            "ui://v/a",
+            "ui://two-v/a",
+            "ui://two-secret/b",
+            "ui://three-v/a",
+        ];
+        assert_eq!(uris, readable);
+        for uri in [
+            "ui://secret/b",
+            "ui://three-secret/b",
+            "three-ui://secret/b",
+            "two-ui://v/a",
+        ] {
+            expect_no_resource(&client, "resources/read", &json!({ "uri": uri }));
+        }
+    });
+}
+
 /// The same URI at each server is three resources: who asked for one of them hears of that one.
 #[test]
 fn updates_come_under_the_name_that_was_subscribed_to() {

@@ -160,7 +160,7 @@ impl Joined {
         }
         let own = |public: &str| {
             let target = naming.task(public)?;
-            (target.upstream == place).then(|| target.own.to_owned())
+            (target.upstream == place).then(|| target.own.into_owned())
         };
         let replacements = rename::task_edits(text, envelope.result?, &own).ok()?;
         let mut out = Vec::with_capacity(text.len());
@@ -269,7 +269,7 @@ impl Joined {
         if target.own == public {
             return self.forward(local, incoming, seat, None);
         }
-        self.forward_named(local, incoming, seat, field.span, target.own)
+        self.forward_named(local, incoming, seat, field.span, &target.own)
     }
 
     /// Forwards a request whose value at `span` is `own` there.
@@ -396,11 +396,11 @@ impl Joined {
             return incoming.failed(Reason::UpstreamDown);
         };
         if incoming.envelope.method == "resources/subscribe"
-            && self.has_all_subscriptions(local, incoming.key, seat, target.own)
+            && self.has_all_subscriptions(local, incoming.key, seat, &target.own)
         {
             return incoming.failed(Reason::Overloaded);
         }
-        self.forward_as(local, incoming, seat, field, target.own)
+        self.forward_as(local, incoming, seat, field, &target.own)
     }
 
     /// Whether the session may subscribe to nothing more at any upstream.
@@ -451,7 +451,7 @@ impl Joined {
         let Some(seat) = local.seats.get(target.upstream) else {
             return incoming.failed(Reason::UpstreamDown);
         };
-        self.forward_named(local, incoming, seat, asked.value, target.own)
+        self.forward_named(local, incoming, seat, asked.value, &target.own)
     }
 
     fn task(&self, local: &Local, incoming: &Incoming<'_>) -> Step<InFlight> {
@@ -465,9 +465,9 @@ impl Joined {
         let Some((seat, target)) = seat else {
             return incoming.error(reply::INVALID_PARAMS, "There is no such task");
         };
-        match target.own == &*task {
+        match target.own == task {
             true => self.forward(local, incoming, seat, None),
-            false => self.forward_as(local, incoming, seat, field, target.own),
+            false => self.forward_as(local, incoming, seat, field, &target.own),
         }
     }
 }
