@@ -273,6 +273,64 @@ fn unknown_names_are_refused_and_reach_nobody() {
     });
 }
 
+/// By route and kind, never by the name; what a server refuses is not among them. A reload begins nothing anew.
+#[test]
+fn unknown_and_denied_names_are_counted_by_kind() {
+    on_both_drivers(|layout| {
+        let peers = three();
+        let all = upstreams(&[(&peers[0], ""), (&peers[1], ""), (&peers[2], "")]);
+        let with = |deny: &str| {
+            let deny = format!("deny = {{ tools = [{deny:?}] }}");
+            let other = [peers[0].toml("prefix = \"always\"")];
+            [route("/mcp", &deny, &all), route("/b", "", &other)]
+        };
+        let gateway = Served::start(layout, &with("two-delete"));
+        let metrics = gateway.metrics();
+        let counted = |route: &str| {
+            ["tool", "prompt", "resource"].map(|kind| {
+                let labels = [format!("kind={kind:?}"), format!("route={route:?}")];
+                let labels = labels.each_ref().map(String::as_str);
+                metrics.sum("ringway_route_unknown_names_total", &labels)
+            })
+        };
+        assert_eq!(counted("mcp"), [0.0; 3]);
+        let client = Client::open(&gateway);
+        for name in ["two-delete", "two-delete", "four-echo"] {
+            client.refusal("tools/call", &call(name, ""));
+        }
+        client.refusal("prompts/get", &json!({ "name": "ask" }));
+        client.refusal("completion/complete", &of_prompt("ask"));
+        for method in [
+            "resources/read",
+            "resources/subscribe",
+            "resources/unsubscribe",
+        ] {
+            expect_no_resource(&client, method, &json!({ "uri": "file:///a" }));
+        }
+        expect_no_resource(&client, "completion/complete", &of_template("file:///{id}"));
+        let expected = [3.0, 2.0, 4.0];
+        assert_eq!(counted("mcp"), expected);
+        // What the server judges, what is right, and what is no name at all.
+        client.refusal("tools/call", &call("one-no", ""));
+        client.call("one-echo", "");
+        client.refusal("tools/call", &json!({ "name": 7 }));
+        assert_eq!(counted("mcp"), expected);
+        assert_eq!(counted("b"), [0.0; 3]);
+        let other = Client::open_at(&gateway, "/b");
+        other.refusal("tools/call", &call("two-echo", ""));
+        assert_eq!(counted("b"), [1.0, 0.0, 0.0]);
+
+        gateway.reload(&with("one-hold"));
+        wait_until("the other rule is in force", || {
+            let names = client.names(Kind::Tools);
+            !names.contains(&"one-hold".to_owned())
+        });
+        assert_eq!(counted("mcp"), expected);
+        client.refusal("tools/call", &call("one-hold", ""));
+        assert_eq!(counted("mcp"), [4.0, 2.0, 4.0]);
+    });
+}
+
 /// A name that is missing, twice there or no text must lead nowhere: the server might read another one.
 #[test]
 fn ambiguous_names_are_refused_and_reach_nobody() {

@@ -16,6 +16,7 @@ use crate::limits::{HOOK_POOL, HOOK_REWRITE_BYTES_MAX};
 use crate::routing::joined::SeatId;
 use crate::routing::joined::sessions::SessionLimits;
 use crate::routing::shard::ShardLimits;
+use crate::runtime::route_counters::RouteCounters;
 
 /// A route that is in force.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct RouteInForce {
     pub(super) name: String,
     pub(super) upstreams: Vec<PlacedUpstream>,
     pub(super) tokens: RouteTokens,
+    /// In the order of the shards.
+    pub(super) counters: Vec<Arc<RouteCounters>>,
 }
 
 /// An upstream and its seat.
@@ -305,6 +308,7 @@ mod tests {
                     name: route.name.clone(),
                     upstreams,
                     tokens: RouteTokens::default(),
+                    counters: Vec::new(),
                 })
                 .collect();
         }

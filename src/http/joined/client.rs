@@ -232,6 +232,7 @@ impl Joined {
             return incoming.error(reply::INVALID_PARAMS, "params.name must be a string");
         };
         let Some(target) = local.settings.naming.resolve(kind, &name) else {
+            self.counters.unknown_name(kind);
             return incoming.error(
                 reply::INVALID_PARAMS,
                 &match kind {
@@ -250,8 +251,16 @@ impl Joined {
         };
         match local.settings.naming.resolve(Kind::Resource, &uri) {
             Some(target) => self.forward_to(local, incoming, field, &uri, target),
-            None => not_found(incoming, &uri),
+            None => self.not_found(incoming, &uri),
         }
+    }
+
+    fn not_found(&self, incoming: &Incoming<'_>, uri: &str) -> Step<InFlight> {
+        self.counters.unknown_name(Kind::Resource);
+        incoming.error(
+            RESOURCE_NOT_FOUND,
+            &format!("Resource not found: {}", shortened(uri)),
+        )
     }
 
     /// Forwards a request whose `field` names something of an upstream.
@@ -390,7 +399,7 @@ impl Joined {
             Err(step) => return step,
         };
         let Some(target) = local.settings.naming.resolve(Kind::Resource, &uri) else {
-            return not_found(incoming, &uri);
+            return self.not_found(incoming, &uri);
         };
         let Some(seat) = local.seats.get(target.upstream) else {
             return incoming.failed(Reason::UpstreamDown);
@@ -441,11 +450,14 @@ impl Joined {
         };
         let Some(target) = target else {
             return match asked.kind {
-                RefKind::Prompt => incoming.error(
-                    reply::INVALID_PARAMS,
-                    &format!("Unknown prompt: {}", shortened(&asked.text)),
-                ),
-                RefKind::Resource => not_found(incoming, &asked.text),
+                RefKind::Prompt => {
+                    self.counters.unknown_name(Kind::Prompt);
+                    incoming.error(
+                        reply::INVALID_PARAMS,
+                        &format!("Unknown prompt: {}", shortened(&asked.text)),
+                    )
+                }
+                RefKind::Resource => self.not_found(incoming, &asked.text),
             };
         };
         let Some(seat) = local.seats.get(target.upstream) else {
@@ -486,11 +498,4 @@ pub(super) fn twice() -> Step<InFlight> {
         reply::INVALID_REQUEST,
         "The id of this request is in flight already in this session",
     ))
-}
-
-fn not_found(incoming: &Incoming<'_>, uri: &str) -> Step<InFlight> {
-    incoming.error(
-        RESOURCE_NOT_FOUND,
-        &format!("Resource not found: {}", shortened(uri)),
-    )
 }
