@@ -284,6 +284,10 @@ fn unknown_and_denied_names_are_counted_by_kind() {
             let other = [peers[0].toml("prefix = \"always\"")];
             [route("/mcp", &deny, &all), route("/b", "", &other)]
         };
+        let layout = Layout {
+            shards: 2,
+            ..layout
+        };
         let gateway = Served::start(layout, &with("two-delete"));
         let metrics = gateway.metrics();
         let counted = |route: &str| {
@@ -328,6 +332,20 @@ fn unknown_and_denied_names_are_counted_by_kind() {
         assert_eq!(counted("mcp"), expected);
         client.refusal("tools/call", &call("one-hold", ""));
         assert_eq!(counted("mcp"), [4.0, 2.0, 4.0]);
+
+        // Each shard writes to numbers of its own: sessions come to all of them.
+        let is_counted = |shard: usize| {
+            let shard = format!("shard=\"{shard}\"");
+            let labels = [shard.as_str(), "route=\"b\""];
+            metrics.sum("ringway_route_unknown_names_total", &labels) > 0.0
+        };
+        let mut sessions = 0;
+        while !(0..layout.shards).all(is_counted) {
+            sessions += 1;
+            assert!(sessions < 200, "some shard has counted nothing");
+            let other = Client::open_at(&gateway, "/b");
+            other.refusal("tools/call", &call("two-echo", ""));
+        }
     });
 }
 
