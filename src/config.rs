@@ -1,6 +1,6 @@
 //! The configuration file: TOML text to validated values. It says the same as the flags of
 //! `serve`, and which routes there are with which upstreams. Nothing here reads anything but that
-//! file and the secrets that it names, and nothing starts anything. All problems that can be
+//! file and the files that it names, and nothing starts anything. All problems that can be
 //! found are found, each with its line.
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub use names::{NameProblem, check_names};
 pub use problem::{Problem, Problems, Severity};
 pub use process::Process;
 pub use schema::{TableKeys, tables};
-pub use sources::{FileKind, Machine, Sources, ThisMachine};
+pub use sources::{FileKind, Machine, Program, Sources, ThisMachine};
 
 /// What a configuration file says.
 #[derive(Clone, PartialEq, Debug)]

@@ -84,7 +84,7 @@ fn serve(flags: ServeFlags, server: ServerPlace) -> ExitCode {
 
 /// Serves the routes of a configuration file.
 fn serve_file(path: &Path, flags: &LogFlags) -> ExitCode {
-    let loaded = match config::load(path, &ThisMachine) {
+    let loaded = match config::load(path, &ThisMachine, &[]) {
         Ok(loaded) => loaded,
         Err(problems) => {
             say(&problems.shown(path));
@@ -109,7 +109,7 @@ fn serve_file(path: &Path, flags: &LogFlags) -> ExitCode {
 
 /// Says on stdout what is wrong with a configuration file.
 fn check(path: &Path) -> ExitCode {
-    let (problems, code) = match config::load(path, &ThisMachine) {
+    let (problems, code) = match config::load(path, &ThisMachine, &[]) {
         Ok(loaded) => (loaded.warnings, 0),
         Err(problems) => (problems, 1),
     };

@@ -68,7 +68,7 @@ deny = { tools = [""] }
 
 [[routes.upstreams]]
 name = "a"
-command = ["server"]
+command = ["ringway-no-server"]
 environment = { RINGWAY_PATH = "secret", KEY = 1 }
 
 [[routes.upstreams]]
@@ -89,6 +89,7 @@ FILE:2:1: error: max-cals is not known: did you mean max-calls?
 FILE:3:14: error: keep-alive: expected a time with its unit, like 500ms, 10s or 5m
 FILE:7:27: error: routes[0].limits.max-sessions: must be at least 1
 FILE:8:19: error: routes[0].deny.tools[0]: a pattern must not be empty
+FILE:12:12: warning: routes[0].upstreams[0].command[0]: "ringway-no-server" is not found in PATH
 FILE:13:17: error: routes[0].upstreams[0].environment.RINGWAY_PATH is a setting of Ringway, which servers never get
 FILE:13:48: error: routes[0].upstreams[0].environment.KEY: expected text, { file = "..." } or { env = "..." }, found a whole number
 FILE:16:8: error: the upstreams "a" and "a-b" cannot be told apart: the prefix of one begins with that of the other
@@ -103,7 +104,7 @@ const ODD: &str = r#"[[routes]]
 path = "/mcp"
 [[routes.upstreams]]
 name = "a"
-command = ["server"]
+command = ["/bin/sh"]
 working-directory = "/nonexistent"
 "#;
 
@@ -167,6 +168,51 @@ fn check_names_a_file_that_cannot_be_read() {
         stdout.contains("it is larger than 1048576 bytes"),
         "{stdout}"
     );
+}
+
+/// What stands in the files that are named is looked at as the start would, and all is told at once.
+#[test]
+fn check_looks_into_the_files_that_are_named() {
+    let tokens = Written::new("tokens", "alice alice-0123456789ab\nbob hidden-word\n");
+    let roots = Written::new("roots", "no certificate\n");
+    let secret = Written::new("secret", &"x".repeat((64 << 10) + 1));
+    let text = |tokens: &Path, roots: &Path, secret: &Path| {
+        format!(
+            "[[routes]]\npath = \"/mcp\"\nauth-token-file = {tokens:?}\nhooks = [\"audit\"]\n\
+             [[routes.upstreams]]\nname = \"a\"\nurl = \"https://h/mcp\"\nca = {roots:?}\n\
+             add-headers = {{ X-Key = {{ file = {secret:?} }} }}\n\
+             [[routes.upstreams]]\nname = \"b\"\ncommand = [\"./no-server\"]\nworking-directory = \"/\"\n"
+        )
+    };
+    let file = Written::new("names", &text(&tokens.0, &roots.0, &secret.0));
+    let told = format!(
+        "FILE:3:19: error: routes[0].auth-token-file: {}: line 2: a token is 16 to 4096 letters, digits and -._~+/, with = only at its end\n\
+         FILE:4:10: error: routes[0].hooks[0]: there is no hook \"audit\": this program has none, only one that embeds Ringway can\n\
+         FILE:8:6: error: routes[0].upstreams[0].ca: {} has no certificate that can be used as a root\n\
+         FILE:9:34: error: routes[0].upstreams[0].add-headers.X-Key.file: cannot read {}: it is larger than 65536 bytes\n\
+         FILE:12:12: warning: routes[0].upstreams[1].command[0]: /./no-server: No such file or directory (os error 2)\n",
+        tokens.0.display(),
+        roots.0.display(),
+        secret.0.display(),
+    );
+    assert_eq!(file.run(&["check"]), (Some(1), told.clone(), String::new()));
+    let (code, stdout, stderr) = file.run(&["serve"]);
+    assert_eq!((code, &*stdout), (Some(2), ""));
+    assert!(stderr.starts_with(&told), "{stderr}");
+    for fault in [&told, &stderr] {
+        assert!(!fault.contains("hidden-word"), "{fault}");
+    }
+    // The other way round: a file that is right.
+    let tokens = Written::new("good-tokens", "alice alice-0123456789ab\n");
+    let right = Written::new(
+        "right-names",
+        &format!(
+            "[[routes]]\npath = \"/mcp\"\nauth-token-file = {:?}\nupstreams = [{{ name = \"a\", command = [\"sh\"] }}]\n",
+            tokens.0
+        ),
+    );
+    let said = "FILE is right\n".to_owned();
+    assert_eq!(right.run(&["check"]), (Some(0), said, String::new()));
 }
 
 /// A file that cannot be used is a usage error, as flags are that cannot.

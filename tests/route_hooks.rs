@@ -16,6 +16,7 @@ use ringway::config::{self, ThisMachine};
 use ringway::hooks::{Hook, HookCall, Point, Points, Verdict};
 use ringway::server;
 use ringway::upstream::guard;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::gateway::{bare, python, server_script};
 use support::http::find;
@@ -153,14 +154,14 @@ fn embedding(file: &Path, gate: &Path) -> ExitCode {
     }));
     let (opener, open) = bounded::<()>(0);
     open_at(gate, opener);
-    let loaded = match config::load(file, &ThisMachine) {
+    let hooks: Vec<Arc<dyn Hook>> = vec![Arc::new(Words), Arc::new(Gate { open })];
+    let loaded = match config::load(file, &ThisMachine, &hooks) {
         Ok(loaded) => loaded,
         Err(problems) => {
             eprintln!("{}", problems.shown(file));
             return ExitCode::from(2);
         }
     };
-    let hooks: Vec<Arc<dyn Hook>> = vec![Arc::new(Words), Arc::new(Gate { open })];
     match server::run_file(file.to_owned(), loaded.file, hooks) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -185,7 +186,7 @@ fn open_at(place: &Path, opener: Sender<()>) {
 struct Embedded {
     gateway: Gateway,
     gate: PathBuf,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Embedded {
@@ -196,7 +197,7 @@ impl Embedded {
         Embedded {
             gateway: Gateway::start_with(command),
             gate,
-            _scratch: scratch,
+            scratch,
         }
     }
 
@@ -299,6 +300,15 @@ fn words_are_changed_and_denied() {
     }
     // In each session, also after a panic.
     assert_eq!(said(&ask(6, "again word-change")), "again word-given");
+    // A file that is read again may name them as well.
+    config_file(
+        &embedded.scratch,
+        &format!("{BOTH}\ndeny = {{ tools = [\"echo\"] }}"),
+    );
+    gateway.signal(Signal::HUP);
+    wait_until("the file is in force", || {
+        ask(7, "plain").message()["error"]["code"] == -32_602
+    });
 }
 
 /// Calls that wait at the gate.
@@ -410,7 +420,8 @@ fn a_hook_that_nobody_has_made_is_a_mistake() {
     let command = embedding_command(&scratch, &gate, "hooks = [\"words\", \"missing\"]");
     let ended = support::gateway::run_to_end(command);
     assert!(!ended.status.success());
-    assert!(ended.stderr.contains("missing"), "{}", ended.stderr);
+    let told = "error: routes[0].hooks[1]: there is no hook \"missing\" in this program\n";
+    assert!(ended.stderr.contains(told), "{}", ended.stderr);
 }
 
 // === the redactor ===

@@ -273,6 +273,82 @@ fn unknown_names_are_refused_and_reach_nobody() {
     });
 }
 
+/// By route and kind, never by the name; what a server refuses is not among them. A reload begins nothing anew.
+#[test]
+fn unknown_and_denied_names_are_counted_by_kind() {
+    on_both_drivers(|layout| {
+        let peers = three();
+        let all = upstreams(&[(&peers[0], ""), (&peers[1], ""), (&peers[2], "")]);
+        let with = |deny: &str| {
+            let deny = format!("deny = {{ tools = [{deny:?}] }}");
+            let other = [peers[0].toml("prefix = \"always\"")];
+            [route("/mcp", &deny, &all), route("/b", "", &other)]
+        };
+        let layout = Layout {
+            shards: 2,
+            ..layout
+        };
+        let gateway = Served::start(layout, &with("two-delete"));
+        let metrics = gateway.metrics();
+        let counted = |route: &str| {
+            ["tool", "prompt", "resource"].map(|kind| {
+                let labels = [format!("kind={kind:?}"), format!("route={route:?}")];
+                let labels = labels.each_ref().map(String::as_str);
+                metrics.sum("ringway_route_unknown_names_total", &labels)
+            })
+        };
+        assert_eq!(counted("mcp"), [0.0; 3]);
+        let client = Client::open(&gateway);
+        for name in ["two-delete", "two-delete", "four-echo"] {
+            client.refusal("tools/call", &call(name, ""));
+        }
+        client.refusal("prompts/get", &json!({ "name": "ask" }));
+        client.refusal("completion/complete", &of_prompt("ask"));
+        for method in [
+            "resources/read",
+            "resources/subscribe",
+            "resources/unsubscribe",
+        ] {
+            expect_no_resource(&client, method, &json!({ "uri": "file:///a" }));
+        }
+        expect_no_resource(&client, "completion/complete", &of_template("file:///{id}"));
+        let expected = [3.0, 2.0, 4.0];
+        assert_eq!(counted("mcp"), expected);
+        // What the server judges, what is right, and what is no name at all.
+        client.refusal("tools/call", &call("one-no", ""));
+        client.call("one-echo", "");
+        client.refusal("tools/call", &json!({ "name": 7 }));
+        assert_eq!(counted("mcp"), expected);
+        assert_eq!(counted("b"), [0.0; 3]);
+        let other = Client::open_at(&gateway, "/b");
+        other.refusal("tools/call", &call("two-echo", ""));
+        assert_eq!(counted("b"), [1.0, 0.0, 0.0]);
+
+        gateway.reload(&with("one-hold"));
+        wait_until("the other rule is in force", || {
+            let names = client.names(Kind::Tools);
+            !names.contains(&"one-hold".to_owned())
+        });
+        assert_eq!(counted("mcp"), expected);
+        client.refusal("tools/call", &call("one-hold", ""));
+        assert_eq!(counted("mcp"), [4.0, 2.0, 4.0]);
+
+        // Each shard writes to numbers of its own: sessions come to all of them.
+        let is_counted = |shard: usize| {
+            let shard = format!("shard=\"{shard}\"");
+            let labels = [shard.as_str(), "route=\"b\""];
+            metrics.sum("ringway_route_unknown_names_total", &labels) > 0.0
+        };
+        let mut sessions = 0;
+        while !(0..layout.shards).all(is_counted) {
+            sessions += 1;
+            assert!(sessions < 200, "some shard has counted nothing");
+            let other = Client::open_at(&gateway, "/b");
+            other.refusal("tools/call", &call("two-echo", ""));
+        }
+    });
+}
+
 /// A name that is missing, twice there or no text must lead nowhere: the server might read another one.
 #[test]
 fn ambiguous_names_are_refused_and_reach_nobody() {
@@ -387,6 +463,99 @@ fn links_and_embedded_resources_can_be_followed() {
                 format!("{name}:file:///a")
             );
             assert_eq!(peer.names("resources/read"), ["file:///a"]);
+        }
+    });
+}
+
+/// A tool, and a result of it, names its view by the URI that the client can read it by; hosts take none that does not
+/// begin with `ui://`. Of a view that is denied nothing is said.
+#[test]
+fn views_of_tools_can_be_read_where_they_are_named() {
+    on_both_drivers(|layout| {
+        let tool = |name: &str, view: &str| {
+            json!({
+                "name": name,
+                "inputSchema": { "type": "object" },
+                "_meta": {
+                    "ui": { "visibility": ["model", "app"], "resourceUri": view },
+                    "ui/resourceUri": view,
+                    "x": { "ui/resourceUri": "ui://v/a" },
+                },
+            })
+        };
+        let tools = vec![vec![
+            tool("draw", "ui://v/a"),
+            tool("hide", "ui://secret/b"),
+        ]];
+        let catalogue = Catalogue::new()
+            .with_items(Kind::Tools, tools)
+            .with(Kind::Resources, &["ui://v/a", "ui://secret/b"]);
+        let peers = three_of(&catalogue);
+        for peer in &peers {
+            let result = json!({
+                "content": [],
+                "_meta": { "ui": { "resourceUri": "ui://v/a" }, "ui/resourceUri": "ui://secret/b", "x": 1 },
+            });
+            peer.answer(|asked| asked.is("tools/call"), move |_| Ok(result.clone()));
+        }
+        let routes = route(
+            "/mcp",
+            r#"deny = { resources = ["ui://three-secret*"] }"#,
+            &upstreams(&[
+                (
+                    &peers[0],
+                    "prefix = \"never\"\ndeny = { resources = [\"ui://secret*\"] }",
+                ),
+                (&peers[1], ""),
+                (&peers[2], ""),
+            ]),
+        );
+        let gateway = Served::start(layout, &[routes]);
+        let client = Client::open(&gateway);
+        let listed = client.result("tools/list", &json!({}));
+        let shown = |name: &str| {
+            let tools = listed["tools"].as_array().expect("a list");
+            let tool = tools.iter().find(|tool| tool["name"] == name);
+            let meta = tool.expect("a tool that is listed")["_meta"].clone();
+            assert_eq!(meta["ui"]["visibility"], json!(["model", "app"]), "{meta}");
+            assert_eq!(meta["x"], json!({ "ui/resourceUri": "ui://v/a" }), "{meta}");
+            let old = meta.get("ui/resourceUri").cloned();
+            assert_eq!(meta["ui"].get("resourceUri"), old.as_ref(), "{meta}");
+            old.map(|old| old.as_str().expect("a URI").to_owned())
+        };
+        for (peer, prefix, view, other) in [
+            (&peers[0], "", "ui://v/a", None),
+            (&peers[1], "two-", "ui://two-v/a", Some("ui://two-secret/b")),
+            (&peers[2], "three-", "ui://three-v/a", None),
+        ] {
+            assert_eq!(shown(&format!("{prefix}draw")).as_deref(), Some(view));
+            assert_eq!(shown(&format!("{prefix}hide")).as_deref(), other);
+            let result = client.call(&format!("{prefix}draw"), "");
+            let mut meta = json!({ "ui": { "resourceUri": view }, "x": 1 });
+            if let Some(other) = other {
+                meta["ui/resourceUri"] = json!(other);
+            }
+            assert_eq!(result["_meta"], meta);
+            let read = &client.read(view)["contents"][0];
+            assert_eq!(read["uri"], view);
+            assert_eq!(read["text"], format!("{}:ui://v/a", peer.name));
+            assert_eq!(peer.names("resources/read"), ["ui://v/a"]);
+        }
+        let uris = client.names(Kind::Resources);
+        let readable = [
+            "ui://v/a",
+            "ui://two-v/a",
+            "ui://two-secret/b",
+            "ui://three-v/a",
+        ];
+        assert_eq!(uris, readable);
+        for uri in [
+            "ui://secret/b",
+            "ui://three-secret/b",
+            "three-ui://secret/b",
+            "two-ui://v/a",
+        ] {
+            expect_no_resource(&client, "resources/read", &json!({ "uri": uri }));
         }
     });
 }

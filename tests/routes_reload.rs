@@ -430,6 +430,7 @@ fn token_file_of_a_route_may_be_another() {
         for (file, text) in [
             ("a", format!("alice {alice}\n")),
             ("b", format!("bob {bob}\n")),
+            ("bad", format!("bob {bob}\nalice hidden\n")),
         ] {
             let path = scratch.path(file);
             std::fs::write(&path, text).expect("ours");
@@ -451,6 +452,10 @@ fn token_file_of_a_route_may_be_another() {
         let missing = gateway.logged();
         gateway.reload(&[with("no-such-file")]);
         gateway.wait_logged(missing, &["ERROR", "no-such-file"]);
+        let bad = gateway.logged();
+        gateway.reload(&[with("bad")]);
+        let told = gateway.wait_logged(bad, &["ERROR", "/bad: line 2: "]);
+        assert!(!told.contains("hidden"), "{told}");
         assert_eq!(initialize(&gateway, "/mcp", LATEST, Some(bob)).status, 200);
         assert_eq!(
             initialize(&gateway, "/mcp", LATEST, Some(alice)).status,

@@ -508,7 +508,7 @@ fn joined(ground: &Rc<Ground>, shard: Rc<Shard>, others: [Rc<Shard>; 2]) -> Rc<J
         id: SeatId(id),
         shard,
     });
-    let joined = Joined::new(ground.clone(), settings.clone());
+    let joined = Joined::new(ground.clone(), settings.clone(), Arc::default());
     joined.configure(settings, seats.collect());
     joined
 }

@@ -16,6 +16,7 @@ pub(crate) fn snapshot(shards: usize) -> Snapshot {
         hub: HubSnapshot::default(),
         http: Vec::new(),
         upstreams: None,
+        routes: Vec::new(),
     }
 }
 

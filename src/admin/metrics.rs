@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 
 use super::snapshot::{DropCounts, HttpSnapshot, HubSnapshot, ShardSnapshot, Snapshot};
 use crate::routing::drops::DropReason;
+use crate::routing::joined::naming::Kind;
 use crate::routing::outcome::{Method, Outcome};
 use crate::runtime::histogram::{BOUNDS_US, Durations};
 use crate::runtime::status_counters;
@@ -250,6 +251,7 @@ impl Collector for Scrape {
         self.mailboxes(encoder)?;
         self.drops(encoder)?;
         self.upstream(encoder)?;
+        self.routes(encoder)?;
         self.clients(encoder)
     }
 }
@@ -410,6 +412,27 @@ impl Scrape {
         Ok(())
     }
 
+    /// Nothing, where there are no routes.
+    fn routes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.0.routes.is_empty() {
+            return Ok(());
+        }
+        let help = "Requests refused because the name that they say is unknown or denied.";
+        let name = "route_unknown_names";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for route in &self.0.routes {
+            for (index, numbers) in route.unknown_names.iter().enumerate() {
+                for kind in [Kind::Tool, Kind::Prompt, Kind::Resource] {
+                    let name = kind.to_string();
+                    let labels = [("kind", name.as_str()), ("route", &route.route)];
+                    let labels = ([("shard", index)], labels);
+                    counted(&mut metric, &labels, *numbers.of(kind))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing, where no server is reached over HTTP.
     fn clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let clients = self.http();
@@ -551,7 +574,8 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::admin::{UpstreamSnapshot, fake};
+    use crate::admin::{RouteSnapshot, UpstreamSnapshot, fake};
+    use crate::routing::joined::naming::PerKind;
     use crate::runtime::histogram::Histogram;
 
     fn lines(snapshot: Snapshot) -> Vec<String> {
@@ -745,6 +769,9 @@ mod tests {
         "ringway_upstream_waiting",
     ];
 
+    /// The same, where there are routes.
+    const ROUTE_NAMES: [&str; 1] = ["ringway_route_unknown_names_total"];
+
     fn check_names(snapshot: Snapshot, expected: &[&str]) {
         let lines = lines(snapshot);
         assert_eq!(names_of(&lines), expected.iter().copied().collect());
@@ -821,6 +848,18 @@ mod tests {
             }
         };
         snapshot.upstreams = Some(vec![upstream("a", "one", 10), upstream("b", "one", 100)]);
+        let route = |route: &str, number| {
+            let unknown = PerKind {
+                tools: number,
+                prompts: number + 1,
+                resources: number + 2,
+            };
+            RouteSnapshot {
+                route: route.into(),
+                unknown_names: vec![PerKind::default(), unknown],
+            }
+        };
+        snapshot.routes = vec![route("a", 20), route("b", 200)];
         snapshot
     }
 
@@ -863,6 +902,23 @@ mod tests {
     }
 
     #[test]
+    fn each_route_has_its_own_numbers_under_its_name() {
+        let lines = lines(routes());
+        let of = |shard: u64, kind: &str, route: &str| {
+            let labels = format!(r#"shard="{shard}",kind="{kind}",route="{route}""#);
+            let sample = format!("ringway_route_unknown_names_total{{{labels}}}");
+            value(&lines, &sample).map(str::to_owned)
+        };
+        let numbers = [("a", 20), ("b", 200)];
+        for (route, number) in numbers {
+            for (kind, number) in ["tool", "prompt", "resource"].into_iter().zip(number..) {
+                assert_eq!(of(0, kind, route).as_deref(), Some("0"), "{kind}");
+                assert_eq!(of(1, kind, route), Some(number.to_string()), "{kind}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_of_the_shards_has_no_names() {
         let lines = lines(routes());
         for (sample, expected) in [
@@ -896,7 +952,7 @@ mod tests {
                 "{line}"
             );
         }
-        check_names(routes(), &[&NAMES[..], &HTTP_NAMES].concat());
+        check_names(routes(), &[&NAMES[..], &HTTP_NAMES, &ROUTE_NAMES].concat());
     }
 
     #[test]

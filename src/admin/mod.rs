@@ -14,7 +14,7 @@ mod snapshot;
 pub use health::{RouteHealth, UpstreamHealth, UpstreamState};
 pub use listener::{CONNECTIONS_MAX, start};
 pub use snapshot::{
-    DropCounts, HttpSnapshot, HubSnapshot, ShardSnapshot, Snapshot, UpstreamSnapshot,
+    DropCounts, HttpSnapshot, HubSnapshot, RouteSnapshot, ShardSnapshot, Snapshot, UpstreamSnapshot,
 };
 
 /// Where the answers come from. Every method is called on a thread of the admin

@@ -5,6 +5,7 @@
 use std::time::SystemTime;
 
 use crate::routing::drops::DropReason;
+use crate::routing::joined::naming::PerKind;
 use crate::runtime::call_counters::CallCounts;
 use crate::runtime::driver::Driver;
 use crate::runtime::histogram::Durations;
@@ -30,6 +31,17 @@ pub struct Snapshot {
     /// With a configuration file: what its upstreams count, in its order. What is above is then
     /// of the shards themselves only.
     pub upstreams: Option<Vec<UpstreamSnapshot>>,
+    /// What its routes count besides, in its order.
+    pub routes: Vec<RouteSnapshot>,
+}
+
+/// What a route counts that is of none of its upstreams.
+#[derive(Clone, Debug, Default)]
+pub struct RouteSnapshot {
+    pub route: String,
+    /// Requests refused because the name that they say is unknown or denied, in the order of the
+    /// shards.
+    pub unknown_names: Vec<PerKind<u64>>,
 }
 
 /// One upstream of a route.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::document::{self, Table, Value};
 use super::problem::{Notes, Problems, Severity};
@@ -10,6 +11,7 @@ use super::process::{ProcessFlags, process_keys};
 use super::route::{self, Defaults, Places};
 use super::sources::{Machine, Sources};
 use super::{File, Problem, Route};
+use crate::hooks::Hook;
 use crate::limits::{CONFIG_BYTES_MAX, ROUTES_MAX};
 
 /// A file that can be used, and what is odd about it.
@@ -19,17 +21,27 @@ pub struct Loaded {
     pub warnings: Problems,
 }
 
-/// Reads a configuration file.
+/// Reads a configuration file, and looks into the files that it names. `hooks` are those that the
+/// program has.
 ///
 /// # Errors
 /// All problems, warnings among them. A file that cannot be read is a problem of its first line.
-pub fn load(path: &Path, machine: &dyn Machine) -> Result<Loaded, Problems> {
+pub fn load(
+    path: &Path,
+    machine: &dyn Machine,
+    hooks: &[Arc<dyn Hook>],
+) -> Result<Loaded, Problems> {
     let text = machine
         .read(path, CONFIG_BYTES_MAX)
         .map_err(|error| unreadable(&error))?;
     // A bare name has an empty parent, which joins to a path from the current directory.
     let directory = path.parent().unwrap_or(Path::new("")).to_owned();
-    parse(&text, &Sources { directory, machine })
+    let sources = Sources {
+        directory,
+        machine,
+        hooks,
+    };
+    parse(&text, &sources)
 }
 
 fn unreadable(error: &io::Error) -> Problems {

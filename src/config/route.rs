@@ -2,12 +2,12 @@
 
 use crate::hooks::redactor;
 use crate::hooks::{Redactor, RedactorError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use regex::Regex;
 
-use super::document::{Table, Value};
+use super::document::{Table, Value, shortened};
 use super::names::check_names;
 use super::schema::{KINDS, LIMITS, REDACTION, ROUTE};
 use super::sources::{FileKind, Sources};
@@ -87,7 +87,12 @@ pub(super) fn read<'d>(
     let route = Route {
         name: name.unwrap_or_default(),
         path: path_text.unwrap_or_default(),
-        auth_token_file: token_file.and_then(|file| existing_file(&file, sources)),
+        auth_token_file: token_file.and_then(|file| {
+            existing_file(&file, sources, |path| {
+                let checked = sources.machine.check_tokens(path);
+                checked.map_err(|fault| format!("{}: {fault}", path.display()))
+            })
+        }),
         hook_timeout: hook_timeout
             .and_then(|time| time.parsed(values::duration))
             .unwrap_or(HOOK_TIMEOUT),
@@ -97,7 +102,9 @@ pub(super) fn read<'d>(
         redact: redact
             .and_then(|list| redactions(&list))
             .unwrap_or_default(),
-        hooks: hooks.and_then(|list| hook_names(&list)).unwrap_or_default(),
+        hooks: hooks
+            .and_then(|list| hook_names(&list, sources))
+            .unwrap_or_default(),
         upstreams,
     };
     note_names(value, &route, &upstream_places);
@@ -130,11 +137,19 @@ pub(super) fn file_path(value: &Value<'_>, sources: &Sources<'_>) -> Option<Path
     Some(sources.path(text))
 }
 
-/// The path of a file without which nothing can start.
-pub(super) fn existing_file(value: &Value<'_>, sources: &Sources<'_>) -> Option<PathBuf> {
+/// The path of a file without which nothing can start. `check` says what is wrong inside.
+pub(super) fn existing_file(
+    value: &Value<'_>,
+    sources: &Sources<'_>,
+    check: impl Fn(&Path) -> Result<(), String>,
+) -> Option<PathBuf> {
     let path = file_path(value, sources)?;
     match sources.machine.look(&path) {
-        Ok(FileKind::File) => {}
+        Ok(FileKind::File) => {
+            if let Err(fault) = check(&path) {
+                value.wrong(fault);
+            }
+        }
         Ok(_) => value.wrong(format_args!("{} is not a regular file", path.display())),
         Err(error) => value.wrong(format_args!("cannot read {}: {error}", path.display())),
     }
@@ -201,13 +216,23 @@ fn read_patterns(value: &Value<'_>) -> Vec<String> {
     patterns
 }
 
-fn hook_names(value: &Value<'_>) -> Option<Vec<String>> {
+fn hook_names(value: &Value<'_>, sources: &Sources<'_>) -> Option<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for (name, item) in value.texts(REDACTIONS_MAX)? {
-        match names.iter().any(|known| known == name) {
-            true => item.wrong("the hook is named twice"),
-            false => names.push(name.to_owned()),
+        if names.iter().any(|known| known == name) {
+            item.wrong("the hook is named twice");
+            continue;
         }
+        if !sources.hooks.iter().any(|hook| hook.name() == name) {
+            let name = shortened(name);
+            item.wrong(match sources.hooks {
+                [] => format!(
+                    "there is no hook {name:?}: this program has none, only one that embeds Ringway can"
+                ),
+                _ => format!("there is no hook {name:?} in this program"),
+            });
+        }
+        names.push(name.to_owned());
     }
     Some(names)
 }

@@ -1,16 +1,19 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::cli::{Cli, Command, HttpServer};
+use crate::hooks::{Hook, Point, Points};
 
 const PAGE: &str = include_str!("../../docs/configuration.md");
 
-/// A machine with a few files, on which names with `missing` in them are not there.
+/// A machine with a few files, on which names with `missing` in them are not there, and what is
+/// in files with `bad` in their names cannot be used.
 struct Fake;
 
 impl Machine for Fake {
@@ -32,12 +35,49 @@ impl Machine for Fake {
     fn variable(&self, name: &str) -> Option<String> {
         (!name.contains("MISSING")).then(|| format!("value of {name}"))
     }
+
+    fn check_tokens(&self, path: &Path) -> Result<(), String> {
+        is_good(path, "line 3: expected NAME TOKEN")
+    }
+
+    fn check_roots(&self, path: &Path) -> Result<(), String> {
+        is_good(path, &format!("{} has no certificate", path.display()))
+    }
+
+    /// Says where it has looked.
+    fn check_program(&self, program: &Program<'_>) -> Result<(), String> {
+        is_good(Path::new(program.name), &format!("{program:?}"))
+    }
+}
+
+fn is_good(path: &Path, fault: &str) -> Result<(), String> {
+    match path.to_string_lossy().contains("bad") {
+        true => Err(fault.to_owned()),
+        false => Ok(()),
+    }
+}
+
+struct Audit;
+
+impl Hook for Audit {
+    fn name(&self) -> &str {
+        "audit"
+    }
+
+    fn points(&self) -> Points {
+        Point::BeforeToolCall.into()
+    }
 }
 
 fn read(text: &str) -> Result<Loaded, Problems> {
+    read_with(text, &[])
+}
+
+fn read_with(text: &str, hooks: &[Arc<dyn Hook>]) -> Result<Loaded, Problems> {
     let sources = Sources {
         directory: PathBuf::from("/etc/ringway"),
         machine: &Fake,
+        hooks,
     };
     parse(text, &sources)
 }
@@ -242,6 +282,14 @@ fn wrong_routes_are_told_with_their_lines() {
             "3:19: error: routes[0].auth-token-file: must be the path of a file",
         ),
         (
+            "auth-token-file = \"bad\"",
+            "3:19: error: routes[0].auth-token-file: /etc/ringway/bad: line 3: expected NAME TOKEN",
+        ),
+        (
+            "hooks = [\"audit\"]",
+            "3:10: error: routes[0].hooks[0]: there is no hook \"audit\": this program has none, only one that embeds Ringway can",
+        ),
+        (
             "hook-timeout = \"5\"",
             "3:16: error: routes[0].hook-timeout: expected a time with its unit, like 500ms, 10s or 5m",
         ),
@@ -346,6 +394,27 @@ fn wrong_routes_are_told_with_their_lines() {
     }
 }
 
+/// A program that embeds Ringway has hooks, and a file may name those only.
+#[test]
+fn hooks_are_those_that_the_program_has() {
+    let hooks: [Arc<dyn Hook>; 1] = [Arc::new(Audit)];
+    let told = |line: &str| match read_with(&with("", line, ONE), &hooks) {
+        Ok(loaded) => Ok(loaded.file.routes[0].hooks.clone()),
+        Err(problems) => Err(problems.0.iter().map(Problem::to_string).collect()),
+    };
+    assert_eq!(told("hooks = [\"audit\"]\n"), Ok(vec!["audit".to_owned()]));
+    let expected: Vec<_> = [
+        "3:19: error: routes[0].hooks[1]: there is no hook \"Audit\" in this program",
+        "3:28: error: routes[0].hooks[2]: the hook is named twice",
+    ]
+    .map(str::to_owned)
+    .into();
+    assert_eq!(
+        told("hooks = [\"audit\", \"Audit\", \"audit\"]\n"),
+        Err(expected)
+    );
+}
+
 #[test]
 fn wrong_upstreams_are_told_with_their_lines() {
     let long = "a".repeat(33);
@@ -443,6 +512,18 @@ fn wrong_upstreams_are_told_with_their_lines() {
             "6:21: warning: routes[0].upstreams[0].working-directory: /etc/ringway/file is not a directory",
         ),
         (
+            "command = [\"bad\", \"bad\"]",
+            "5:12: warning: routes[0].upstreams[0].command[0]: Program { name: \"bad\", directory: None, path: None }",
+        ),
+        (
+            "command = [\"bad\"]\nworking-directory = \"srv\"\nenvironment = { A = \"/a\", PATH = \"/b\" }",
+            "5:12: warning: routes[0].upstreams[0].command[0]: Program { name: \"bad\", directory: Some(\"/etc/ringway/srv\"), path: Some(\"/b\") }",
+        ),
+        (
+            "command = [1, \"bad\"]",
+            "5:12: error: routes[0].upstreams[0].command[0]: expected text, found a whole number",
+        ),
+        (
             "command = [\"x\"]\nshare = false",
             "6:1: error: routes[0].upstreams[0].share is for an upstream with a url",
         ),
@@ -473,6 +554,10 @@ fn wrong_upstreams_are_told_with_their_lines() {
         (
             "url = \"https://h\"\nca = \"missing\"",
             "6:6: error: routes[0].upstreams[0].ca: cannot read /etc/ringway/missing: entity not found",
+        ),
+        (
+            "url = \"https://h\"\nca = \"bad\"",
+            "6:6: error: routes[0].upstreams[0].ca: /etc/ringway/bad has no certificate",
         ),
         (
             "url = \"http://h\"\nshare = \"yes\"",

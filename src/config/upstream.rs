@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::document::{Table, Value, shortened};
 use super::route::{Defaults, choice, existing_file, file_path, selection};
 use super::schema::{KINDS, SECRET, UPSTREAM};
-use super::sources::{FileKind, Sources};
+use super::sources::{FileKind, Program, Sources};
 use super::{Aliases, Prefix, RouteLimits, Upstream};
 use crate::cli::{HttpServer, ServerPlace};
 use crate::limits::{HEADERS_MAX, SECRET_BYTES_MAX, UPSTREAM_NAME_CHARACTERS};
@@ -149,25 +149,48 @@ fn read_command(
     sources: &Sources<'_>,
 ) -> ServerPlace {
     let mut words = Vec::new();
-    if let Some(items) = value.list() {
+    let items = value.list();
+    if let Some(items) = &items {
         match items.is_empty() {
             true => value.wrong("names no program"),
-            false => words.extend(items.iter().enumerate().filter_map(command_word)),
+            false => words.extend(items.iter().enumerate().map(command_word)),
         }
     }
     let mut words = words.into_iter();
     let environment = environment.and_then(|table| table.entries());
     let variables = environment.unwrap_or_default().into_iter();
-    let program = words.next().unwrap_or_default();
-    ServerPlace::Command(ServerCommand {
+    let program = words.next().flatten().unwrap_or_default();
+    let command = ServerCommand {
         label: program.to_string_lossy().into_owned(),
         program,
-        arguments: words.collect(),
+        arguments: words.flatten().collect(),
         environment: variables
             .filter_map(|(name, value)| variable(name, &value, sources))
             .collect(),
         working_directory: directory.and_then(|value| working_directory(&value, sources)),
-    })
+    };
+    if let Some(item) = items.as_ref().and_then(|items| items.first()) {
+        note_program(item, &command, sources);
+    }
+    ServerPlace::Command(command)
+}
+
+/// A program that is not there may still come: its server is down until then.
+fn note_program(item: &Value<'_>, command: &ServerCommand, sources: &Sources<'_>) {
+    // It could not be read, which has been noted.
+    if command.program.is_empty() {
+        return;
+    }
+    let mut variables = command.environment.iter();
+    let path = variables.find(|(name, _)| name == "PATH");
+    let program = Program {
+        name: &command.program,
+        directory: command.working_directory.as_deref(),
+        path: path.map(|(_, value)| value.as_os_str()),
+    };
+    if let Err(fault) = sources.machine.check_program(&program) {
+        item.odd(fault);
+    }
 }
 
 /// A directory that is not there may still come: its server is down until then.
@@ -300,7 +323,8 @@ fn read_http(
         let time = value.and_then(|value| value.parsed(values::duration));
         time.unwrap_or(default)
     };
-    let ca = ca.and_then(|ca| existing_file(&ca, sources));
+    let ca =
+        ca.and_then(|ca| existing_file(&ca, sources, |path| sources.machine.check_roots(path)));
     let connections = connections
         .and_then(|count| count.count(1..=values::CONNECTIONS_MAX))
         .unwrap_or(CONNECTIONS);

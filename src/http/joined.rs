@@ -32,6 +32,7 @@ use crate::routing::session::{SessionId, SessionKey, StreamId, TokenId};
 use crate::routing::stream::Work;
 use crate::routing::time::Millis;
 use crate::runtime::clock;
+use crate::runtime::route_counters::RouteCounters;
 use crate::wire::notice::Kinds;
 use crate::wire::reply::Reason;
 use crate::wire::version::Version;
@@ -117,6 +118,7 @@ pub struct Joined {
     next_generation: Cell<u32>,
     /// Calls that hooks look at.
     lines: RefCell<Lines>,
+    counters: Arc<RouteCounters>,
     /// Who may use the route.
     pub(super) tokens: RefCell<Option<Rc<TokenReader>>>,
     hasher: ahash::RandomState,
@@ -135,7 +137,11 @@ impl Link {
 }
 
 impl Joined {
-    pub fn new(ground: Rc<Ground>, settings: Arc<RouteSettings>) -> Rc<Joined> {
+    pub fn new(
+        ground: Rc<Ground>,
+        settings: Arc<RouteSettings>,
+        counters: Arc<RouteCounters>,
+    ) -> Rc<Joined> {
         let hasher = ahash::RandomState::new();
         Rc::new(Joined {
             ground,
@@ -150,6 +156,7 @@ impl Joined {
             absences: RefCell::default(),
             next_generation: Cell::new(0),
             lines: RefCell::default(),
+            counters,
             tokens: RefCell::default(),
             hasher,
         })

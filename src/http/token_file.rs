@@ -242,6 +242,16 @@ impl TokenFile {
     }
 }
 
+/// Whether the file could be used now.
+///
+/// # Errors
+/// What [`TokenFile::open`] would say is wrong with it.
+pub fn check(path: &Path) -> Result<(), FileFault> {
+    let (_, _, text) = read(path)?;
+    Tokens::read(&text)?;
+    Ok(())
+}
+
 /// The file's state, its mode, and its text.
 fn read(path: &Path) -> Result<(Stamp, u32, Vec<u8>), FileFault> {
     // Opening a pipe would wait for its writer.

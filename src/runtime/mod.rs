@@ -11,6 +11,7 @@ pub mod fair;
 pub mod fd;
 pub mod histogram;
 pub mod notify;
+pub mod route_counters;
 pub mod status_counters;
 pub mod tasks;
 

@@ -157,9 +157,13 @@ impl ConfigInForce {
         let mut before = std::mem::take(&mut self.routes);
         for ((route, placed), tokens) in file.routes.iter().zip(placed).zip(tokens) {
             let known = before.iter_mut().find(|known| known.name == route.name);
-            if let Some(known) = known {
-                tokens.take_over(&mut known.tokens);
-            }
+            let counters = match known {
+                Some(known) => {
+                    tokens.take_over(&mut known.tokens);
+                    known.counters.clone()
+                }
+                None => (0..threads.shards()).map(|_| Arc::default()).collect(),
+            };
             let tokens = tokens.put_into_force();
             if tokens.cell().is_none() && !self.address.ip().is_loopback() {
                 tracing::warn!(
@@ -172,6 +176,7 @@ impl ConfigInForce {
                 name: route.name.clone(),
                 upstreams: placed,
                 tokens,
+                counters,
             });
         }
         let plans: Vec<_> = file
@@ -186,7 +191,11 @@ impl ConfigInForce {
                     name: route.name.clone(),
                     path: route.path.clone(),
                     tokens: in_force.tokens.cell().cloned(),
-                    service: ServicePlan::Joined(settings, seats),
+                    service: ServicePlan::Joined {
+                        settings,
+                        seats,
+                        counters: in_force.counters.clone(),
+                    },
                 }
             })
             .collect();
@@ -221,6 +230,7 @@ impl ConfigInForce {
             });
             RouteStatus {
                 name: route.name.clone(),
+                counters: in_force.counters.clone(),
                 upstreams: all.collect(),
             }
         });
@@ -251,7 +261,7 @@ impl ConfigInForce {
         status: &Status,
     ) -> Vec<JoinHandle<()>> {
         let file = self.path.display().to_string();
-        let loaded = match config::load(&self.path, &ThisMachine) {
+        let loaded = match config::load(&self.path, &ThisMachine, self.maker.hooks()) {
             Ok(loaded) => loaded,
             Err(problems) => {
                 let problems: Vec<_> = problems.0.iter().map(ToString::to_string).collect();

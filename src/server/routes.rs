@@ -16,6 +16,7 @@ use crate::limits::{HOOK_POOL, HOOK_REWRITE_BYTES_MAX};
 use crate::routing::joined::SeatId;
 use crate::routing::joined::sessions::SessionLimits;
 use crate::routing::shard::ShardLimits;
+use crate::runtime::route_counters::RouteCounters;
 
 /// A route that is in force.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct RouteInForce {
     pub(super) name: String,
     pub(super) upstreams: Vec<PlacedUpstream>,
     pub(super) tokens: RouteTokens,
+    /// In the order of the shards.
+    pub(super) counters: Vec<Arc<RouteCounters>>,
 }
 
 /// An upstream and its seat.
@@ -90,7 +93,6 @@ fn seat_settings(
 pub(super) struct RouteMaker {
     cursor_key: [u8; 32],
     pool: Arc<Pool>,
-    /// Those that a configuration file may name.
     hooks: Vec<Arc<dyn Hook>>,
 }
 
@@ -105,6 +107,11 @@ impl RouteMaker {
             pool: Arc::new(Pool::new(HOOK_POOL)),
             hooks,
         }
+    }
+
+    /// Those that a configuration file may name.
+    pub(super) fn hooks(&self) -> &[Arc<dyn Hook>] {
+        &self.hooks
     }
 
     /// What a route is, the same on every thread.
@@ -137,12 +144,12 @@ impl RouteMaker {
                 subscriptions_max: limits.max_subscriptions_per_session,
             },
             cursor_key: self.cursor_key,
-            hooks: self.hooks(route)?,
+            hooks: self.hooks_of(route)?,
         })
     }
 
     /// The redactors stand nearest to the client, then the hooks that the route names.
-    fn hooks(&self, route: &config::Route) -> Result<Option<Hooks>, String> {
+    fn hooks_of(&self, route: &config::Route) -> Result<Option<Hooks>, String> {
         let mut hooks: Vec<Arc<dyn Hook>> = Vec::new();
         for redaction in &route.redact {
             let redactor = redaction
@@ -301,6 +308,7 @@ mod tests {
                     name: route.name.clone(),
                     upstreams,
                     tokens: RouteTokens::default(),
+                    counters: Vec::new(),
                 })
                 .collect();
         }

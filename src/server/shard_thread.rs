@@ -35,6 +35,7 @@ use crate::runtime::clock;
 use crate::runtime::driver::Driver;
 use crate::runtime::fair::give_way;
 use crate::runtime::notify::Notify;
+use crate::runtime::route_counters::RouteCounters;
 use crate::upstream::links::LocalShard;
 use crate::wire::span::Span;
 
@@ -69,7 +70,12 @@ pub(super) enum ServicePlan {
     /// One upstream, as it is.
     Plain(SeatId),
     /// These, in this order, under names of the route's own.
-    Joined(Arc<RouteSettings>, Vec<SeatId>),
+    Joined {
+        settings: Arc<RouteSettings>,
+        seats: Vec<SeatId>,
+        /// In the order of the shards.
+        counters: Vec<Arc<RouteCounters>>,
+    },
 }
 
 /// Runs a shard.
@@ -268,7 +274,7 @@ impl Thread {
         let mut before = self.routes.take();
         let left = plans.iter().flat_map(|plan| match &plan.service {
             ServicePlan::Plain(seat) => std::slice::from_ref(seat),
-            ServicePlan::Joined(_, seats) => seats,
+            ServicePlan::Joined { seats, .. } => seats,
         });
         let left: Vec<_> = left.copied().collect();
         for seat in self.seats.borrow().iter() {
@@ -297,12 +303,22 @@ impl Thread {
     fn route(&self, plan: &RoutePlan, known: Option<RouteHere>) -> Option<RouteHere> {
         let service = match (&plan.service, known.as_ref().map(|it| &it.route.service)) {
             (ServicePlan::Plain(id), _) => Service::Plain(self.seat(*id)?.face.shard.clone()),
-            (ServicePlan::Joined(settings, ids), known) => {
+            (
+                ServicePlan::Joined {
+                    settings,
+                    seats,
+                    counters,
+                },
+                known,
+            ) => {
                 let joined = match known {
                     Some(Service::Joined(joined)) => joined.clone(),
-                    _ => Joined::new(self.ground.clone(), settings.clone()),
+                    _ => {
+                        let counters = counters.get(self.ground.index)?.clone();
+                        Joined::new(self.ground.clone(), settings.clone(), counters)
+                    }
                 };
-                let seats = ids.iter().filter_map(|id| {
+                let seats = seats.iter().filter_map(|id| {
                     let shard = self.seat(*id)?.face.shard.clone();
                     Some(Seat { id: *id, shard })
                 });

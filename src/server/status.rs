@@ -7,11 +7,12 @@ use std::time::SystemTime;
 
 pub(super) use crate::admin::UpstreamState;
 use crate::admin::{
-    HttpSnapshot, HubSnapshot, Readiness, RouteHealth, ShardSnapshot, Snapshot, Source,
-    UpstreamHealth, UpstreamSnapshot,
+    HttpSnapshot, HubSnapshot, Readiness, RouteHealth, RouteSnapshot, ShardSnapshot, Snapshot,
+    Source, UpstreamHealth, UpstreamSnapshot,
 };
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::Driver;
+use crate::runtime::route_counters::RouteCounters;
 use crate::upstream::http::{EndKind, Fault, HttpCounters};
 
 /// The state of the whole process, readable from any thread.
@@ -37,6 +38,8 @@ pub(super) enum Serves {
 #[derive(Clone, Debug)]
 pub(super) struct RouteStatus {
     pub(super) name: String,
+    /// In the order of the shards.
+    pub(super) counters: Vec<Arc<RouteCounters>>,
     pub(super) upstreams: Vec<UpstreamStatus>,
 }
 
@@ -161,6 +164,14 @@ impl Status {
 }
 
 impl RouteStatus {
+    fn snapshot(&self) -> RouteSnapshot {
+        let shards = self.counters.iter();
+        RouteSnapshot {
+            route: self.name.clone(),
+            unknown_names: shards.map(|shard| shard.unknown_names()).collect(),
+        }
+    }
+
     /// Where its upstreams are, and so whether it can serve.
     fn health(&self) -> RouteHealth {
         let upstreams = self.upstreams.iter().map(|upstream| UpstreamHealth {
@@ -213,6 +224,7 @@ impl Source for Status {
             hub: HubSnapshot::default(),
             http: Vec::new(),
             upstreams: None,
+            routes: Vec::new(),
         };
         match &*self.serves() {
             Serves::One(seat) => {
@@ -233,6 +245,7 @@ impl Source for Status {
                     })
                 });
                 snapshot.upstreams = Some(all.collect());
+                snapshot.routes = routes.iter().map(RouteStatus::snapshot).collect();
             }
         }
         snapshot
@@ -293,6 +306,7 @@ fn shard(counters: &Counters) -> ShardSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routing::joined::naming::Kind;
 
     fn seat(is_private: bool) -> Arc<SeatStatus> {
         SeatStatus::new(is_private, Vec::new(), Arc::default(), Vec::new())
@@ -306,6 +320,7 @@ mod tests {
         });
         RouteStatus {
             name: name.into(),
+            counters: vec![Arc::default(), Arc::default()],
             upstreams: upstreams.collect(),
         }
     }
@@ -364,7 +379,14 @@ mod tests {
             one.count_start();
         }
         let routes = vec![route("a", &[(false, &one)])];
+        routes[0].counters[1].unknown_name(Kind::Template);
         let status = Status::new(Vec::new(), Serves::Routes(routes));
+        let route = status.snapshot().routes.remove(0);
+        let unknown = route.unknown_names.iter().map(|kinds| kinds.resources);
+        assert_eq!(
+            (&*route.route, unknown.collect::<Vec<_>>()),
+            ("a", vec![0, 1])
+        );
         let upstreams = status.snapshot().upstreams.unwrap();
         assert_eq!(upstreams.len(), 1);
         assert_eq!((&*upstreams[0].route, &*upstreams[0].upstream), ("a", "u"));

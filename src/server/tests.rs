@@ -9,6 +9,7 @@ pub(super) fn file(text: &str) -> File {
     let sources = Sources {
         directory: PathBuf::from("/"),
         machine: &ThisMachine,
+        hooks: &[],
     };
     match parse(text, &sources) {
         Ok(loaded) => loaded.file,

@@ -1,7 +1,7 @@
 //! Lists of several servers made into one: the pages that they give, with the
 //! things that are to be shown under the names that clients know, and the answer
 //! that is made of them. A thing stays as its server wrote it, byte for byte, but
-//! for its name or URI and for raw line breaks. Of the other members of a page
+//! for its name or URI, the URI of a tool's view, and raw line breaks. Of the other members of a page
 //! only `nextCursor` is read.
 
 use std::borrow::Cow;
@@ -9,9 +9,11 @@ use std::borrow::Cow;
 use simd_json::prelude::ValueIntoString;
 
 use super::document::{Member, MembersError, Reader, elements, find, members, object};
+use super::rename::Names;
 use super::reply::{self, json_string, quoted};
 use super::span::Span;
 use super::splice::{Edit, splice};
+use super::views;
 use super::walk::{Walk, decoded};
 use crate::limits::LIST_CURSOR_BYTES_MAX;
 
@@ -132,7 +134,7 @@ impl From<MembersError> for ListFault {
 
 /// Takes what is to be shown of one page, the raw `result` of a server's answer, and
 /// appends it to `out`: things with commas between them, and one before them if `out`
-/// has some already. `show` is asked about each in turn.
+/// has some already. `show` is asked about each in turn, `names` about the views of tools.
 ///
 /// # Errors
 /// Nothing of the page can be used; `out` is as it was.
@@ -140,6 +142,7 @@ pub fn take_page(
     kind: ListKind,
     result: &[u8],
     show: &mut dyn FnMut(&Item<'_>) -> Option<Shown>,
+    names: &dyn Names,
     out: &mut Vec<u8>,
 ) -> Result<Page, ListFault> {
     let members = members(result)?;
@@ -163,7 +166,7 @@ pub fn take_page(
             if !out.is_empty() {
                 out.push(b',');
             }
-            write(out, kind, text.as_bytes(), &shown);
+            write(out, kind, text.as_bytes(), &shown, names);
         }
     });
     if taken.is_none() {
@@ -246,19 +249,24 @@ fn read_plainly(kind: ListKind, text: &str) -> Option<ReadItem<'_>> {
 }
 
 /// Appends a thing, which is valid JSON, with the words of `shown` in it.
-fn write(out: &mut Vec<u8>, kind: ListKind, text: &[u8], shown: &Shown) {
+fn write(out: &mut Vec<u8>, kind: ListKind, text: &[u8], shown: &Shown, names: &dyn Names) {
     let raw = |word: &Option<String>| word.as_deref().map(quoted);
     let words = [
         (kind.key(), raw(&shown.key)),
         ("name", raw(&shown.name).filter(|_| kind.has_name())),
     ];
+    let has_view = kind == ListKind::Tools && views::may_name_views(text);
+    let mut found = Vec::new();
     let mut edits = Vec::new();
     if let (true, Some(whole)) = (
-        words.iter().any(|(_, word)| word.is_some()),
+        has_view || words.iter().any(|(_, word)| word.is_some()),
         Span::new(0, text.len()),
     ) {
         // It has been read: there is nothing in it that the walk stops at.
         let _ = Walk::new(text, whole).object(|walk, member| {
+            if has_view && member == Some("_meta") {
+                return views::edits_of_meta(walk, names, &mut found);
+            }
             let word = words.iter().find(|(name, _)| member == Some(name));
             let (span, is) = walk.string()?;
             if let (Some((_, Some(with))), Some(_)) = (word, is) {
@@ -267,6 +275,7 @@ fn write(out: &mut Vec<u8>, kind: ListKind, text: &[u8], shown: &Shown) {
             Ok(())
         });
     }
+    edits.extend(found.iter().map(|(span, with)| Edit { span: *span, with }));
     splice(out, text, &mut edits);
 }
 

@@ -21,4 +21,5 @@ pub mod sse;
 pub mod task;
 pub mod union;
 pub mod version;
+mod views;
 mod walk;

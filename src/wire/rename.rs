@@ -14,6 +14,7 @@ use memchr::memmem::Finder;
 use super::reply::quoted;
 use super::scan::names::{Match, classify};
 use super::span::Span;
+use super::views;
 pub use super::walk::Malformed;
 use super::walk::Walk;
 
@@ -24,6 +25,9 @@ pub trait Names {
 
     /// The `name` of a resource link.
     fn resource_name<'a>(&'a self, own: &'a str) -> Cow<'a, str>;
+
+    /// The URI of what is shown with a tool. `None`: clients cannot read it.
+    fn view<'a>(&'a self, own: &'a str) -> Option<Cow<'a, str>>;
 }
 
 /// Which request a result answers.
@@ -52,12 +56,18 @@ pub type Replacement = (Span, Vec<u8>);
 /// Made once: each answer is searched.
 static URI: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br#""uri""#));
 static TASK_ID: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br#""taskId""#));
-static ESCAPE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br"\u00"));
+pub(super) static ESCAPE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br"\u00"));
 
-/// Whether there is any use in [`edits_of_result`] or [`edits_of_params`]: nothing is
-/// replaced without a member `uri`. Fast, and wrong only in saying yes.
+/// Whether there is any use in [`edits_of_result`] or [`edits_of_params`] for links: none
+/// is replaced without a member `uri`. Fast, and wrong only in saying yes.
 pub fn may_hold_uris(json: &[u8]) -> bool {
     URI.find(json).is_some() || may_spell_uri(json)
+}
+
+/// Whether there is any use in [`edits_of_result`] for the view of a tool. Fast, and wrong
+/// only in saying yes.
+pub fn may_name_views(json: &[u8]) -> bool {
+    views::may_name_views(json)
 }
 
 /// Whether one of the letters of `uri` is written as an escape.
@@ -72,8 +82,9 @@ fn may_spell_uri(json: &[u8]) -> bool {
 ///
 /// That is, in content blocks of the type `resource_link` their `uri` and `name`, in
 /// those of the type `resource` the `uri` of their resource, and in what was read the
-/// `uri` of each part. Of a member that stands twice both are replaced, since a reader
-/// may take either. A string with half a surrogate pair stays as it is.
+/// `uri` of each part. Of a call also the URI of the tool's view in `_meta`. Of a member
+/// that stands twice both are replaced, since a reader may take either. A string with half
+/// a surrogate pair stays as it is.
 ///
 /// # Errors
 /// The text is not JSON there.
@@ -87,6 +98,9 @@ pub fn edits_of_result(
     let mut edits = Edits::new(names);
     walk.object(|walk, name| match (of, name) {
         (ResultOf::ToolCall, Some("content")) => edits.blocks(walk),
+        (ResultOf::ToolCall, Some("_meta")) => {
+            views::edits_of_meta(walk, edits.names, &mut edits.found)
+        }
         (ResultOf::Prompt, Some("messages")) => edits.messages(walk),
         (ResultOf::Read, Some("contents")) => walk.one_or_many(|walk| edits.uris(walk)),
         _ => walk.skip(),
@@ -277,7 +291,7 @@ impl<'n> Edits<'n> {
     }
 }
 
-fn replaced(span: Span, own: &str, public: &str) -> Option<Replacement> {
+pub(super) fn replaced(span: Span, own: &str, public: &str) -> Option<Replacement> {
     (own != public).then(|| (span, quoted(public)))
 }
 

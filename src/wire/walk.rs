@@ -38,6 +38,14 @@ impl<'t> Walk<'t> {
         &mut self,
         mut member: impl FnMut(&mut Self, Option<&str>) -> Result<(), Malformed>,
     ) -> Result<(), Malformed> {
+        self.object_with_places(|walk, name, _| member(walk, name))
+    }
+
+    /// The same; `member` gets the place of the raw name too.
+    pub(super) fn object_with_places(
+        &mut self,
+        mut member: impl FnMut(&mut Self, Option<&str>, Span) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
         if self.next()? != b'{' {
             return self.skip();
         }
@@ -45,14 +53,19 @@ impl<'t> Walk<'t> {
             if walk.next()? != b'"' {
                 return Err(Malformed);
             }
-            let name = walk.value()?;
-            let name = decoded(name.of(walk.text));
+            let place = walk.value()?;
+            let name = decoded(place.of(walk.text));
             if walk.next()? != b':' {
                 return Err(Malformed);
             }
             walk.at += 1;
-            member(walk, name.as_deref())
+            member(walk, name.as_deref(), place)
         })
+    }
+
+    /// Where the value ends that was stepped over last.
+    pub(super) fn end(&self) -> usize {
+        self.at
     }
 
     /// Steps over an array, whose elements `element` must step over one by one, or over

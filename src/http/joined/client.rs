@@ -160,7 +160,7 @@ impl Joined {
         }
         let own = |public: &str| {
             let target = naming.task(public)?;
-            (target.upstream == place).then(|| target.own.to_owned())
+            (target.upstream == place).then(|| target.own.into_owned())
         };
         let replacements = rename::task_edits(text, envelope.result?, &own).ok()?;
         let mut out = Vec::with_capacity(text.len());
@@ -238,6 +238,7 @@ impl Joined {
             return incoming.error(reply::INVALID_PARAMS, "params.name must be a string");
         };
         let Some(target) = local.settings.naming.resolve(kind, &name) else {
+            self.counters.unknown_name(kind);
             return incoming.error(
                 reply::INVALID_PARAMS,
                 &match kind {
@@ -256,8 +257,16 @@ impl Joined {
         };
         match local.settings.naming.resolve(Kind::Resource, &uri) {
             Some(target) => self.forward_to(local, incoming, field, &uri, target),
-            None => not_found(incoming, &uri),
+            None => self.not_found(incoming, &uri),
         }
+    }
+
+    fn not_found(&self, incoming: &Incoming<'_>, uri: &str) -> Step<InFlight> {
+        self.counters.unknown_name(Kind::Resource);
+        incoming.error(
+            RESOURCE_NOT_FOUND,
+            &format!("Resource not found: {}", shortened(uri)),
+        )
     }
 
     /// Forwards a request whose `field` names something of an upstream.
@@ -275,7 +284,7 @@ impl Joined {
         if target.own == public {
             return self.forward(local, incoming, seat, None);
         }
-        self.forward_named(local, incoming, seat, field.span, target.own)
+        self.forward_named(local, incoming, seat, field.span, &target.own)
     }
 
     /// Forwards a request whose value at `span` is `own` there.
@@ -396,17 +405,17 @@ impl Joined {
             Err(step) => return step,
         };
         let Some(target) = local.settings.naming.resolve(Kind::Resource, &uri) else {
-            return not_found(incoming, &uri);
+            return self.not_found(incoming, &uri);
         };
         let Some(seat) = local.seats.get(target.upstream) else {
             return incoming.failed(Reason::UpstreamDown);
         };
         if incoming.envelope.method == "resources/subscribe"
-            && self.has_all_subscriptions(local, incoming.key, seat, target.own)
+            && self.has_all_subscriptions(local, incoming.key, seat, &target.own)
         {
             return incoming.failed(Reason::Overloaded);
         }
-        self.forward_as(local, incoming, seat, field, target.own)
+        self.forward_as(local, incoming, seat, field, &target.own)
     }
 
     /// Whether the session may subscribe to nothing more at any upstream.
@@ -449,17 +458,20 @@ impl Joined {
         };
         let Some(target) = target else {
             return match asked.kind {
-                RefKind::Prompt => incoming.error(
-                    reply::INVALID_PARAMS,
-                    &format!("Unknown prompt: {}", shortened(&asked.text)),
-                ),
-                RefKind::Resource => not_found(incoming, &asked.text),
+                RefKind::Prompt => {
+                    self.counters.unknown_name(Kind::Prompt);
+                    incoming.error(
+                        reply::INVALID_PARAMS,
+                        &format!("Unknown prompt: {}", shortened(&asked.text)),
+                    )
+                }
+                RefKind::Resource => self.not_found(incoming, &asked.text),
             };
         };
         let Some(seat) = local.seats.get(target.upstream) else {
             return incoming.failed(Reason::UpstreamDown);
         };
-        self.forward_named(local, incoming, seat, asked.value, target.own)
+        self.forward_named(local, incoming, seat, asked.value, &target.own)
     }
 
     fn task(&self, local: &Local, incoming: &Incoming<'_>) -> Step<InFlight> {
@@ -473,9 +485,9 @@ impl Joined {
         let Some((seat, target)) = seat else {
             return incoming.error(reply::INVALID_PARAMS, "There is no such task");
         };
-        match target.own == &*task {
+        match target.own == task {
             true => self.forward(local, incoming, seat, None),
-            false => self.forward_as(local, incoming, seat, field, target.own),
+            false => self.forward_as(local, incoming, seat, field, &target.own),
         }
     }
 }
@@ -494,11 +506,4 @@ pub(super) fn twice() -> Step<InFlight> {
         reply::INVALID_REQUEST,
         "The id of this request is in flight already in this session",
     ))
-}
-
-fn not_found(incoming: &Incoming<'_>, uri: &str) -> Step<InFlight> {
-    incoming.error(
-        RESOURCE_NOT_FOUND,
-        &format!("Resource not found: {}", shortened(uri)),
-    )
 }

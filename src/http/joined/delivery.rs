@@ -42,7 +42,11 @@ impl Joined {
             (Method::ResourcesRead, _) => Some(ResultOf::Read),
             _ => None,
         };
-        let of = of.filter(|_| !naming.keeps_links(place) && rename::may_hold_uris(line));
+        let of = of.filter(|of| {
+            let may_link = !naming.keeps_links(place) && rename::may_hold_uris(line);
+            may_link
+                || *of == ResultOf::ToolCall && !naming.is_plain() && rename::may_name_views(line)
+        });
         // Requests about tasks have no label of their own.
         let may_be_about_tasks = matches!(call.method, Method::ToolsCall | Method::Other)
             && naming.renames_tasks(place)

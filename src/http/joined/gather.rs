@@ -11,7 +11,7 @@ use crate::limits::LIST_BYTES_MAX;
 use crate::routing::client::{Step, UNKNOWN_LEVEL};
 use crate::routing::joined::cursor::{Cursor, Key};
 use crate::routing::joined::gathering::{Begun, Gathering, Progress, Question};
-use crate::routing::joined::naming::Kind;
+use crate::routing::joined::naming::{Kind, UpstreamNames};
 use crate::routing::joined::{InFlight, Inner, Part};
 use crate::routing::session::SessionKey;
 use crate::wire::listing::{self, ListKind, Shown};
@@ -326,7 +326,11 @@ impl Joined {
                 continue;
             };
             let mut show = |item: &listing::Item<'_>| self.shown(local, place, kind, item);
-            match listing::take_page(kind, result.of(message), &mut show, &mut items) {
+            let names = UpstreamNames {
+                naming: &local.settings.naming,
+                upstream: place,
+            };
+            match listing::take_page(kind, result.of(message), &mut show, &names, &mut items) {
                 Ok(page) => {
                     answered += 1;
                     next.extend(page.next_cursor.map(|cursor| (name.to_owned(), cursor)));

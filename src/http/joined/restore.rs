@@ -73,7 +73,7 @@ impl Joined {
         let mut sessions = self.sessions.borrow_mut();
         let session = sessions.get_mut(incoming.key)?;
         session
-            .forget_lost(seat.id, target.own)
+            .forget_lost(seat.id, &target.own)
             .then(|| Step::Answer(reply::result(incoming.raw_id(), b"{}")))
     }
 

@@ -498,7 +498,7 @@ impl Bench {
         };
         let counters = Arc::new(Counters::default());
         let ground = Ground::new(0, 1, Driver::Epoll, Arc::new(config), Vec::new(), counters);
-        let joined = Joined::new(ground.clone(), settings(&[], &[]));
+        let joined = Joined::new(ground.clone(), settings(&[], &[]), Arc::default());
         let mut bench = Bench {
             ground,
             joined,

@@ -5,7 +5,8 @@
 //!
 //! A public name is an alias, or `UPSTREAM-name`, or the server's own name where
 //! an upstream has no prefix; the first of these that fits decides, whether the
-//! thing exists or not. Names and URIs are compared as text: nothing is
+//! thing exists or not. Of a URI `ui://rest` the prefix stands behind the scheme,
+//! `ui://UPSTREAM-rest`: hosts of MCP Apps take no view whose URI begins otherwise. Names and URIs are compared as text: nothing is
 //! normalised, so a server that takes two spellings of a URI for the same needs
 //! both of them denied.
 
@@ -134,12 +135,12 @@ pub enum NamingError {
 }
 
 /// What a public name means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
     /// The upstream's place in the configuration.
     pub upstream: usize,
     /// The server's own name.
-    pub own: &'a str,
+    pub own: Cow<'a, str>,
 }
 
 /// Why a thing has no public name.
@@ -297,7 +298,7 @@ impl Naming {
     /// What a public name means. `None`: there is no such thing, or it is denied.
     pub fn resolve<'a>(&'a self, kind: Kind, public: &'a str) -> Option<Target<'a>> {
         let target = self.meaning(kind, public)?;
-        self.is_allowed(kind, public, target).then_some(target)
+        self.is_allowed(kind, public, &target).then_some(target)
     }
 
     /// The public name of a thing. `None`: it is denied, or another thing hides it.
@@ -314,8 +315,11 @@ impl Naming {
         own: &'a str,
     ) -> Result<Cow<'a, str>, Absent> {
         let public = self.written(kind, upstream, own).ok_or(Absent::Denied)?;
-        let thing = Target { upstream, own };
-        if !self.is_allowed(kind, &public, thing) {
+        let thing = Target {
+            upstream,
+            own: Cow::Borrowed(own),
+        };
+        if !self.is_allowed(kind, &public, &thing) {
             return Err(Absent::Denied);
         }
         match self.meaning(kind, &public) {
@@ -370,7 +374,7 @@ impl Naming {
         }
         Some(Target {
             upstream: self.unprefixed?,
-            own: public,
+            own: Cow::Borrowed(public),
         })
     }
 
@@ -383,28 +387,50 @@ impl Naming {
     /// The name that a thing has if nothing hides or denies it.
     fn written<'a>(&'a self, kind: Kind, upstream: usize, own: &'a str) -> Option<Cow<'a, str>> {
         let upstream = self.upstreams.get(upstream)?;
-        match upstream.alias(kind, own) {
-            Some(alias) => Some(Cow::Borrowed(alias)),
-            None => Some(prefixed(&upstream.prefix, own)),
+        if let Some(alias) = upstream.alias(kind, own) {
+            return Some(Cow::Borrowed(alias));
+        }
+        match behind_ui(kind, own) {
+            Some(rest) if !upstream.prefix.is_empty() => {
+                Some(Cow::Owned([UI, &*upstream.prefix, rest].concat()))
+            }
+            _ => Some(prefixed(&upstream.prefix, own)),
         }
     }
 
     /// What a public name means, denied or not.
     fn meaning<'a>(&'a self, kind: Kind, public: &'a str) -> Option<Target<'a>> {
         if let Some((upstream, own)) = self.aliases.named(kind).and_then(|it| it.get(public)) {
-            let upstream = *upstream;
-            return Some(Target { upstream, own });
+            return Some(Target {
+                upstream: *upstream,
+                own: Cow::Borrowed(own),
+            });
         }
-        let target = match self.by_prefix(public) {
+        let target = match self.by_prefix_of(kind, public) {
             Some(target) => target,
             None => Target {
                 upstream: self.unprefixed?,
-                own: public,
+                own: Cow::Borrowed(public),
             },
         };
         // What has an alias is known by that alone.
         let upstream = self.upstreams.get(target.upstream)?;
-        upstream.alias(kind, target.own).is_none().then_some(target)
+        let has_alias = upstream.alias(kind, &target.own).is_some();
+        (!has_alias).then_some(target)
+    }
+
+    /// The same by the prefix alone, at the place that it has in names of this kind.
+    fn by_prefix_of<'a>(&self, kind: Kind, public: &'a str) -> Option<Target<'a>> {
+        let Some(rest) = behind_ui(kind, public) else {
+            let target = self.by_prefix(public)?;
+            // Its prefix would stand elsewhere.
+            return behind_ui(kind, &target.own).is_none().then_some(target);
+        };
+        let target = self.by_prefix(rest)?;
+        Some(Target {
+            upstream: target.upstream,
+            own: Cow::Owned([UI, &*target.own].concat()),
+        })
     }
 
     /// No prefix is the beginning of another, so the one that `public` begins with, if
@@ -414,14 +440,14 @@ impl Naming {
         let (prefix, upstream) = self.prefixes.get(behind.checked_sub(1)?)?;
         Some(Target {
             upstream: *upstream,
-            own: public.strip_prefix(&**prefix)?,
+            own: Cow::Borrowed(public.strip_prefix(&**prefix)?),
         })
     }
 
-    fn is_allowed(&self, kind: Kind, public: &str, target: Target<'_>) -> bool {
+    fn is_allowed(&self, kind: Kind, public: &str, target: &Target<'_>) -> bool {
         let upstream = self.upstreams.get(target.upstream);
         self.filters.of(kind).allows(public)
-            && upstream.is_some_and(|it| it.filters.of(kind).allows(target.own))
+            && upstream.is_some_and(|it| it.filters.of(kind).allows(&target.own))
     }
 }
 
@@ -439,6 +465,10 @@ impl Names for UpstreamNames<'_> {
 
     fn resource_name<'a>(&'a self, own: &'a str) -> Cow<'a, str> {
         self.naming.resource_name(self.upstream, own)
+    }
+
+    fn view<'a>(&'a self, own: &'a str) -> Option<Cow<'a, str>> {
+        self.naming.public(Kind::Resource, self.upstream, own)
     }
 }
 
@@ -483,6 +513,17 @@ impl<T> PerKind<T> {
 
     fn all(&self) -> impl Iterator<Item = &T> {
         [&self.tools, &self.prompts, &self.resources].into_iter()
+    }
+}
+
+/// How the URIs of the views of MCP Apps begin.
+const UI: &str = "ui://";
+
+/// What stands behind the scheme of such a URI.
+fn behind_ui(kind: Kind, text: &str) -> Option<&str> {
+    match kind {
+        Kind::Resource | Kind::Template => text.strip_prefix(UI),
+        Kind::Tool | Kind::Prompt => None,
     }
 }
 

@@ -70,6 +70,14 @@ impl fmt::Debug for TlsSettings {
     }
 }
 
+/// Whether the roots of a file could be used now.
+///
+/// # Errors
+/// What [`TlsSettings::new`] would say is wrong with it.
+pub fn check_file(file: &Path) -> Result<(), TlsError> {
+    roots_of_file(file).map(drop)
+}
+
 fn roots_of_file(file: &Path) -> Result<RootCertStore, TlsError> {
     let unreadable = |error| TlsError::File(file.to_owned(), error);
     let mut roots = RootCertStore::empty();

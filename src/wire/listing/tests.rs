@@ -6,6 +6,23 @@ fn as_is(_: &Item<'_>) -> Option<Shown> {
     Some(Shown::default())
 }
 
+/// Views keep their URIs.
+struct AsIs;
+
+impl Names for AsIs {
+    fn link<'a>(&'a self, own: &'a str) -> Cow<'a, str> {
+        Cow::Borrowed(own)
+    }
+
+    fn resource_name<'a>(&'a self, own: &'a str) -> Cow<'a, str> {
+        Cow::Borrowed(own)
+    }
+
+    fn view<'a>(&'a self, own: &'a str) -> Option<Cow<'a, str>> {
+        Some(Cow::Borrowed(own))
+    }
+}
+
 /// Everything is shown, with `one-` before its key and `name-` before its name.
 fn renamed(item: &Item<'_>) -> Option<Shown> {
     Some(Shown {
@@ -20,13 +37,19 @@ fn taken(
     show: &mut dyn FnMut(&Item<'_>) -> Option<Shown>,
 ) -> (Page, String) {
     let mut out = Vec::new();
-    let page = take_page(kind, result.as_bytes(), show, &mut out).expect("a page");
+    let page = take_page(kind, result.as_bytes(), show, &AsIs, &mut out).expect("a page");
     (page, String::from_utf8(out).expect("things are text"))
 }
 
 fn fault(result: &str) -> ListFault {
     let mut out = b"{}".to_vec();
-    let page = take_page(ListKind::Tools, result.as_bytes(), &mut as_is, &mut out);
+    let page = take_page(
+        ListKind::Tools,
+        result.as_bytes(),
+        &mut as_is,
+        &AsIs,
+        &mut out,
+    );
     assert_eq!(out, b"{}");
     page.expect_err("a page that cannot be used")
 }
@@ -158,7 +181,7 @@ fn pages_of_several_servers_follow_each_other() {
         r#"{"tools":[{"name":"b"},{"name":"c"}],"nextCursor":"x"}"#,
     ] {
         let show = &mut |item: &Item<'_>| (item.key != "hide").then(Shown::default);
-        take_page(ListKind::Tools, list.as_bytes(), show, &mut out).expect("a page");
+        take_page(ListKind::Tools, list.as_bytes(), show, &AsIs, &mut out).expect("a page");
     }
     assert_eq!(out, br#"{"name":"a"},{"name":"b"},{"name":"c"}"#);
     let answer = merged(br#""\u0061""#, ListKind::Tools, &out, Some("a\"b"));
@@ -357,7 +380,7 @@ proptest! {
     #[test]
     fn any_json_is_a_page_or_a_fault(text in json(), kind in prop::sample::select(&ListKind::ALL[..])) {
         let mut out = Vec::new();
-        if take_page(kind, text.as_bytes(), &mut renamed, &mut out).is_ok() {
+        if take_page(kind, text.as_bytes(), &mut renamed, &AsIs, &mut out).is_ok() {
             let array = [b"[", out.as_slice(), b"]"].concat();
             let things = serde_json::from_slice::<Vec<&serde_json::value::RawValue>>(&array);
             prop_assert!(things.is_ok());
@@ -372,7 +395,7 @@ proptest! {
             [&br#"{"tools":[{"name":""#[..], &bytes, br#""}]}"#].concat(),
         ] {
             let mut out = Vec::new();
-            if take_page(ListKind::Tools, &text, &mut renamed, &mut out).is_ok() {
+            if take_page(ListKind::Tools, &text, &mut renamed, &AsIs, &mut out).is_ok() {
                 let array = [b"[", out.as_slice(), b"]"].concat();
                 if let Ok(things) = serde_json::from_slice::<Value>(&array) {
                     for thing in things.as_array().expect("an array") {

@@ -18,6 +18,10 @@ impl Names for Prefixed {
     fn resource_name<'a>(&'a self, own: &'a str) -> Cow<'a, str> {
         Cow::Owned(format!("name-{own}"))
     }
+
+    fn view<'a>(&'a self, own: &'a str) -> Option<Cow<'a, str>> {
+        Some(self.link(own))
+    }
 }
 
 fn whole(text: &str) -> Span {

@@ -108,7 +108,11 @@ impl World {
             name: "none".into(),
             ..UpstreamNaming::default()
         };
-        let joined = Joined::new(ground.clone(), settings(vec![none], Vec::new()));
+        let joined = Joined::new(
+            ground.clone(),
+            settings(vec![none], Vec::new()),
+            Arc::default(),
+        );
         let service = Service::Joined(joined.clone());
         let route = Route::new("/mcp".into(), None, service);
         ground.set_routes(vec![route], Pass::default());

@@ -28,6 +28,7 @@ fn refused(upstreams: &[UpstreamNaming]) -> NamingError {
 }
 
 fn target(upstream: usize, own: &str) -> Option<Target<'_>> {
+    let own = own.into();
     Some(Target { upstream, own })
 }
 
@@ -269,7 +270,7 @@ fn what_is_denied_is_neither_listed_nor_resolved() {
             true,
         ),
     ] {
-        let resolved = is_there.then_some(Target { upstream, own });
+        let resolved = target(upstream, own).filter(|_| is_there);
         assert_eq!(naming.resolve(kind, public), resolved, "{public}");
         let listed = naming.listed(kind, upstream, own);
         let expected = if is_there {
@@ -381,12 +382,69 @@ fn a_name_without_change_is_not_copied() {
     assert!(matches!(naming.link(0, "x"), Cow::Borrowed("x")));
     let public = "two-x";
     let own = naming.resolve(Kind::Tool, public).expect("a tool").own;
-    assert_eq!(own.as_ptr(), public[4..].as_ptr());
+    assert!(matches!(own, Cow::Borrowed("x")));
+}
+
+#[test]
+fn the_prefix_of_a_view_stands_behind_its_scheme() {
+    let mut two = upstream("two");
+    two.prefix = Prefix::Never;
+    let naming = naming(&[upstream("one"), two]);
+    for kind in [Kind::Resource, Kind::Template] {
+        for (public, upstream, own) in [
+            ("ui://one-a/b", 0, "ui://a/b"),
+            ("ui://one-", 0, "ui://"),
+            ("ui://one-one-a", 0, "ui://one-a"),
+            ("one-UI://a", 0, "UI://a"),
+            ("one-ui:/a", 0, "ui:/a"),
+            // Nothing of the other is called so.
+            ("one-ui://a", 1, "one-ui://a"),
+            ("ui://a", 1, "ui://a"),
+            ("ui://one", 1, "ui://one"),
+        ] {
+            assert_eq!(naming.resolve(kind, public), target(upstream, own));
+            assert_eq!(naming.public(kind, upstream, own).as_deref(), Some(public));
+        }
+        let hidden = naming.listed(kind, 1, "ui://one-a");
+        assert_eq!(hidden, Err(Absent::Hidden { by: 0 }));
+    }
+    for kind in [Kind::Tool, Kind::Prompt] {
+        assert_eq!(naming.resolve(kind, "one-ui://a"), target(0, "ui://a"));
+        assert_eq!(naming.resolve(kind, "ui://one-a"), target(1, "ui://one-a"));
+    }
+    assert_eq!(naming.link(0, "ui://a"), "ui://one-a");
+    assert_eq!(naming.link(1, "ui://a"), "ui://a");
+    let both = self::naming(&[upstream("one"), upstream("three")]);
+    assert_eq!(both.resolve(Kind::Resource, "one-ui://a"), None);
+    assert_eq!(both.resolve(Kind::Resource, "ui://a"), None);
+}
+
+/// Rules are by the names that the two sides use.
+#[test]
+fn a_view_that_is_denied_has_no_name() {
+    let mut one = upstream("one");
+    one.aliases.resources = pairs(&[("ui://short", "ui://a/b")]);
+    one.rules.deny.resources = texts(&["ui://secret*"]);
+    let mut rules = Rules::default();
+    rules.deny.resources = texts(&["ui://two-*"]);
+    let naming = Naming::new(&[one, upstream("two")], &rules).expect("a naming");
+    let view = |upstream, own| {
+        let naming = &naming;
+        let names = UpstreamNames { naming, upstream };
+        names.view(own).map(Cow::into_owned)
+    };
+    assert_eq!(view(0, "ui://a"), Some("ui://one-a".to_owned()));
+    assert_eq!(view(0, "ui://a/b"), Some("ui://short".to_owned()));
+    assert_eq!(view(0, "ui://secret/a"), None);
+    assert_eq!(view(1, "ui://a"), None);
+    assert_eq!(naming.resolve(Kind::Resource, "ui://two-a"), None);
+    assert_eq!(naming.resolve(Kind::Resource, "two-ui://a"), None);
+    assert_eq!(naming.resolve(Kind::Resource, "ui://one-a/b"), None);
 }
 
 /// Names of few letters, so that they hide, begin and equal each other.
 fn word() -> impl Strategy<Value = String> {
-    "[ab-]{0,4}"
+    "(ui://)?[ab-]{0,4}"
 }
 
 fn pattern() -> impl Strategy<Value = String> {
@@ -450,8 +508,8 @@ fn expected<'a>(
     upstreams: &'a [UpstreamNaming],
     rules: &Rules,
     kind: Kind,
-    public: &'a str,
-) -> Option<(usize, &'a str)> {
+    public: &str,
+) -> Option<(usize, String)> {
     let aliases = |upstream: &'a UpstreamNaming| match kind {
         Kind::Tool => &upstream.aliases.tools[..],
         Kind::Prompt => &upstream.aliases.prompts[..],
@@ -473,24 +531,31 @@ fn expected<'a>(
     let all = || upstreams.iter().enumerate();
     let alias = all().find_map(|(at, upstream)| {
         let pair = aliases(upstream).iter().find(|pair| pair.0 == public);
-        pair.map(|(_, own)| (at, own.as_str()))
+        pair.map(|(_, own)| (at, own.clone()))
     });
     let by_name = || {
+        let is_uri = matches!(kind, Kind::Resource | Kind::Template);
         let by_prefix = all().find_map(|(at, upstream)| {
-            let rest = public.strip_prefix(&upstream.name)?.strip_prefix('-');
-            has_prefix(upstream).then_some((at, rest?))
+            let (scheme, rest) = match public.strip_prefix("ui://") {
+                Some(rest) if is_uri => ("ui://", rest),
+                _ => ("", public),
+            };
+            let rest = rest.strip_prefix(&upstream.name)?.strip_prefix('-')?;
+            let own = format!("{scheme}{rest}");
+            let is_elsewhere = is_uri && scheme.is_empty() && rest.starts_with("ui://");
+            (has_prefix(upstream) && !is_elsewhere).then_some((at, own))
         });
         let bare = || {
             all()
                 .find(|(_, it)| !has_prefix(it))
-                .map(|(at, _)| (at, public))
+                .map(|(at, _)| (at, public.to_owned()))
         };
         let (at, own) = by_prefix.or_else(bare)?;
         let is_aliased = aliases(&upstreams[at]).iter().any(|pair| pair.1 == own);
         (!is_aliased).then_some((at, own))
     };
     let (at, own) = alias.or_else(by_name)?;
-    (allows(rules, public) && allows(&upstreams[at].rules, own)).then_some((at, own))
+    (allows(rules, public) && allows(&upstreams[at].rules, &own)).then_some((at, own))
 }
 
 proptest! {
@@ -508,13 +573,14 @@ proptest! {
         let aliases: Vec<&str> = aliases.flat_map(|(one, other)| [one.as_str(), other]).collect();
         for kind in KINDS {
             for word in words.iter().map(String::as_str).chain(aliases.iter().copied()) {
-                for prefix in ["", "a-", "b-", "ab-"] {
+                for prefix in ["", "a-", "b-", "ab-", "ui://a-", "ui://ab-"] {
                     let public = format!("{prefix}{word}");
                     let found = naming.resolve(kind, &public);
                     let wanted = expected(&upstreams, &rules, kind, &public);
-                    prop_assert_eq!(found.map(|it| (it.upstream, it.own)), wanted);
+                    let said = found.clone().map(|it| (it.upstream, it.own.into_owned()));
+                    prop_assert_eq!(said, wanted);
                     if let Some(Target { upstream, own }) = found {
-                        let back = naming.public(kind, upstream, own);
+                        let back = naming.public(kind, upstream, &own);
                         prop_assert_eq!(back.as_deref(), Some(public.as_str()));
                     }
                 }
