@@ -189,6 +189,9 @@ impl Joined {
             }
         }
         for (place, seat) in local.seats.iter().enumerate() {
+            let is_one_of_several = local.seats.len() > 1;
+            let name = is_one_of_several.then(|| local.name(place).into());
+            seat.shard.set_upstream_name(name);
             // Not the seats, which would keep each other.
             let settings = local.settings.clone();
             seat.shard.set_names(Rc::new(move |uri| {

@@ -104,6 +104,11 @@ impl Shard {
         self.state.borrow_mut().set_names(ShownUris(Some(names)));
     }
 
+    /// Under which name clients are told of a failure of the server, if there are several.
+    pub(super) fn set_upstream_name(&self, name: Option<Arc<str>>) {
+        self.state.borrow_mut().set_upstream_name(name);
+    }
+
     /// The place in its route that the ids of its server's requests tell.
     pub(super) fn asked_place(&self) -> u64 {
         self.state.borrow().asked_place()
@@ -226,7 +231,10 @@ impl Shard {
                         None => self.respond(call.reply_to, 404, &message),
                         // The client's own session lives on.
                         Some(_) => {
-                            let message = reply::failure(id, Reason::UpstreamDown);
+                            let state = self.state.borrow();
+                            let (name, reason) = (state.upstream_name(), Reason::UpstreamDown);
+                            let message = reply::failure_at(name, id, reason);
+                            drop(state);
                             self.respond(call.reply_to, 200, &message);
                         }
                     }
@@ -346,8 +354,9 @@ impl Shard {
 
     /// Tells the client of a call that ended without an answer.
     pub fn tell(&self, ended: &Ended) {
+        let body = ended.body(self.state.borrow().upstream_name());
         if ended.reason != Reason::Cancelled {
-            self.tell_message(&ended.call, &ended.body(), Outcome::from(ended.reason));
+            self.tell_message(&ended.call, &body, Outcome::from(ended.reason));
             return;
         }
         self.counters
@@ -358,7 +367,7 @@ impl Shard {
                 if let Some((joined, _)) = joined {
                     joined.call_over(ended.reply_to());
                 }
-                self.ground.cancel(ended.reply_to(), ended.body());
+                self.ground.cancel(ended.reply_to(), body);
             }
             (Some((Inner::Gathering, part)), Some((joined, _))) => joined.cancelled(part),
             (Some(_), _) => {}

@@ -23,31 +23,26 @@ pub enum End {
     Broken(&'static str),
 }
 
-/// The message that answers a request whose exchange ended without an answer.
-pub fn failure_of(id: &[u8], end: End) -> Vec<u8> {
+/// The message that answers a request whose exchange ended without an answer. `upstream`: the
+/// server's name, where clients are told it.
+pub fn failure_of(upstream: Option<&str>, id: &[u8], end: End) -> Vec<u8> {
+    let failure = |reason| reply::failure_at(upstream, Some(id), reason);
+    let unusable = |sentence: &str| reply::upstream_failure(upstream, Some(id), sentence);
     match end {
-        End::Refused { status, body } => refusal_of(id, status, &body),
-        End::Done => reply::upstream_failure(
-            Some(id),
-            "The upstream server ended its answer without a reply",
-        ),
-        End::NoSession => {
-            reply::upstream_failure(Some(id), "The upstream server does not know the session")
-        }
-        End::TooLarge => reply::failure(Some(id), Reason::TooLarge),
-        End::Overloaded => reply::failure(Some(id), Reason::Overloaded),
-        End::Late => reply::failure(Some(id), Reason::Timeout),
-        End::Broken(sentence) => reply::upstream_failure(Some(id), sentence),
+        // The error in the body of a refusal is the server's own answer.
+        End::Refused { status, body } => match error_in(&body) {
+            Some(error) => reply::raw_error(id, error),
+            None => unusable(&format!(
+                "The upstream server answered with HTTP status {status}"
+            )),
+        },
+        End::Done => unusable("The upstream server ended its answer without a reply"),
+        End::NoSession => unusable("The upstream server does not know the session"),
+        End::TooLarge => failure(Reason::TooLarge),
+        End::Overloaded => failure(Reason::Overloaded),
+        End::Late => failure(Reason::Timeout),
+        End::Broken(sentence) => unusable(sentence),
     }
-}
-
-/// A refusal by status: the error in its body is the server's own answer.
-fn refusal_of(id: &[u8], status: u16, body: &[u8]) -> Vec<u8> {
-    if let Some(error) = error_in(body) {
-        return reply::raw_error(id, error);
-    }
-    let sentence = format!("The upstream server answered with HTTP status {status}");
-    reply::upstream_failure(Some(id), &sentence)
 }
 
 /// The code of the error, if a body is a JSON-RPC error.

@@ -49,8 +49,9 @@ pub enum Opened {
 }
 
 impl Opened {
-    fn failed(opening: Box<Opening>, sentence: &str) -> Opened {
-        let message = reply::upstream_failure(Some(opening.client_id.raw()), sentence);
+    fn failed(name: Option<&str>, opening: Box<Opening>, sentence: &str) -> Opened {
+        let id = Some(opening.client_id.raw());
+        let message = reply::upstream_failure(name, id, sentence);
         Opened::Refused { opening, message }
     }
 }
@@ -224,6 +225,7 @@ impl ShardState {
         };
         if opening.session == Some(Err(())) {
             return Some(Opened::failed(
+                self.upstream_name(),
                 opening,
                 "The upstream server gave a session id that is not visible ASCII",
             ));
@@ -231,6 +233,7 @@ impl ShardState {
         if result.len() > HANDSHAKE_BYTES_MAX {
             self.abandon_session_of(&opening);
             return Some(Opened::failed(
+                self.upstream_name(),
                 opening,
                 "The answer of the upstream server to initialize is too long",
             ));
@@ -243,7 +246,7 @@ impl ShardState {
             Err(error) => {
                 let sentence = format!("The handshake with the upstream server failed: {error}");
                 self.abandon_session_of(&opening);
-                Opened::failed(opening, &sentence)
+                Opened::failed(self.upstream_name(), opening, &sentence)
             }
         })
     }
@@ -262,7 +265,7 @@ impl ShardState {
     pub(super) fn opening_ended(&mut self, opening: Box<Opening>, end: End) -> Opened {
         self.abandon_session_of(&opening);
         let id = opening.client_id.raw();
-        let message = failure_of(id, end);
+        let message = failure_of(self.upstream_name(), id, end);
         Opened::Refused { opening, message }
     }
 }

@@ -3,8 +3,10 @@
 //! the time go in; exchanges to be begun or aborted come out, and lines for the hub.
 #![forbid(unsafe_code)]
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use indexmap::IndexSet;
 
@@ -55,6 +57,9 @@ pub(super) enum Act {
 
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Under which name clients are told of its failures, if there are several servers. It may
+    /// change while a session lives.
+    pub upstream_name: Rc<RefCell<Option<Arc<str>>>>,
     /// Exchanges under way at most, besides the GET stream.
     pub connections_max: usize,
     /// Header lines of every request.
@@ -402,7 +407,8 @@ impl State {
             What::Call { id, .. } => {
                 let sentence = "Ringway failed to ask the upstream server";
                 let end = end.map_or(ending::End::Broken(sentence), Into::into);
-                self.outbox.push(&failure_of(&id, end));
+                let failure = self.failure_of(&id, end);
+                self.outbox.push(&failure);
             }
             What::Notice => {}
             What::Stream => {
@@ -440,6 +446,10 @@ impl State {
             self.sweep = now.after(SWEEP_MS);
             self.sweep(now);
         }
+    }
+
+    fn failure_of(&self, id: &[u8], end: ending::End) -> Vec<u8> {
+        failure_of(self.settings.upstream_name.borrow().as_deref(), id, end)
     }
 
     fn end(&mut self, how: String) {
@@ -608,7 +618,8 @@ impl State {
                 let may_change = matches!(status, 502..=504);
                 if !may_change && let (Some(_), Some(opening)) = (error_in(&body), &self.opening) {
                     // The hub says what it was.
-                    let refusal = failure_of(&opening.id, ending::End::Refused { status, body });
+                    let end = ending::End::Refused { status, body };
+                    let refusal = self.failure_of(&opening.id, end);
                     self.outbox.push(&refusal);
                     return;
                 }
@@ -773,7 +784,9 @@ impl State {
                 }
             } else if is_late(exchange.heard, patience) {
                 exchange.is_over = true;
-                self.outbox.push(&failure_of(id, ending::End::Late));
+                let name = self.settings.upstream_name.borrow();
+                let failure = failure_of(name.as_deref(), id, ending::End::Late);
+                self.outbox.push(&failure);
                 self.acts.push(Act::Abort(*key));
                 if let Some(id) = named {
                     self.by_id.remove(id);

@@ -3,6 +3,7 @@ use super::*;
 /// A state with a clock, and what it has begun.
 struct Script {
     state: State,
+    upstream_name: Rc<RefCell<Option<Arc<str>>>>,
     now: Millis,
     begun: Vec<(Key, Request)>,
     aborted: Vec<Key>,
@@ -46,13 +47,16 @@ const CHANGE: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_chan
 
 impl Script {
     fn new(connections_max: usize) -> Script {
+        let upstream_name = Rc::default();
         let settings = Settings {
+            upstream_name: Rc::clone(&upstream_name),
             connections_max,
             added_fields: b"x-added: 1\r\n"[..].into(),
             start_timeout_ms: 10_000,
             request_timeout_ms: 60_000,
         };
         Script {
+            upstream_name,
             state: State::new(settings, Millis(1_000)),
             now: Millis(1_000),
             begun: Vec::new(),
@@ -413,6 +417,30 @@ fn each_end_without_an_answer_has_its_error() {
     let key = script.begin(r#"{"jsonrpc":"2.0","id":"s","result":{}}"#);
     script.end(key, refused(400, error));
     assert!(script.lines().is_empty());
+}
+
+#[test]
+fn an_error_names_the_server_while_it_is_one_of_several() {
+    let mut script = Script::ready(8);
+    for (name, sentence) in [
+        (None, "The upstream server answered with HTTP status 500"),
+        (
+            Some("one"),
+            "The upstream server one answered with HTTP status 500",
+        ),
+        (None, "The upstream server answered with HTTP status 500"),
+    ] {
+        *script.upstream_name.borrow_mut() = name.map(Arc::from);
+        let key = script.begin(&call(1, "a"));
+        script.end(key, refused(500, "oh"));
+        assert_eq!(script.failure(1)["message"], sentence);
+    }
+    // One that never comes.
+    *script.upstream_name.borrow_mut() = Some("one".into());
+    script.begin(&call(1, "a"));
+    script.pass(100_000);
+    let sentence = "The upstream server one did not answer in time";
+    assert_eq!(script.failure(1)["message"], sentence);
 }
 
 #[test]
