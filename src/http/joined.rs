@@ -528,7 +528,7 @@ impl Joined {
     }
 
     /// An answer that is for no connection has come.
-    pub(super) fn inner(self: &Rc<Self>, inner: Inner, part: Part, message: Option<Vec<u8>>) {
+    pub(super) fn inner(self: &Rc<Self>, inner: Inner, part: Part, message: Vec<u8>) {
         match inner {
             Inner::Gathering => self.gathered(part, message),
             // Openings have answers of another form.

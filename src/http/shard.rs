@@ -289,7 +289,7 @@ impl Shard {
     pub(super) fn deliver_line(&self, call: &Call, id_span: Span, line: &[u8]) {
         if let Some((joined, seat)) = self.joined() {
             if let Some((inner, part)) = Part::of(call.reply_to) {
-                joined.inner(inner, part, Some(line.to_vec()));
+                joined.inner(inner, part, line.to_vec());
                 return;
             }
             let replacements = joined.renames(seat, call, line);
@@ -390,7 +390,7 @@ impl Shard {
                 self.ground.respond(to, status, message);
             }
             (Some((inner, part)), Some((joined, _))) => {
-                joined.inner(inner, part, Some(message.to_vec()));
+                joined.inner(inner, part, message.to_vec());
             }
             (Some(_), None) => {}
         }

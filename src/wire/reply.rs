@@ -37,6 +37,16 @@ pub enum Reason {
 }
 
 impl Reason {
+    const ALL: [Reason; 7] = [
+        Reason::UpstreamDown,
+        Reason::Timeout,
+        Reason::Overloaded,
+        Reason::TooLarge,
+        Reason::SessionEnded,
+        Reason::Cancelled,
+        Reason::Draining,
+    ];
+
     /// The word on the wire.
     pub fn word(self) -> &'static str {
         match self {
@@ -138,6 +148,24 @@ fn with_reason(id: Option<&[u8]>, sentence: &str, reason: Reason) -> Vec<u8> {
     out.extend_from_slice(reason.word().as_bytes());
     out.extend_from_slice(br#""}}}"#);
     out
+}
+
+/// The word and the sentence of an error that is written like one of the gateway's own.
+pub fn failure_in(error: &[u8]) -> Option<(&'static str, String)> {
+    #[derive(serde::Deserialize)]
+    struct Failure {
+        code: i32,
+        message: String,
+        data: Data,
+    }
+    #[derive(serde::Deserialize)]
+    struct Data {
+        reason: String,
+    }
+    let failure: Failure = serde_json::from_slice(error).ok()?;
+    let mut words = Reason::ALL.map(Reason::word).into_iter();
+    let word = words.find(|word| *word == failure.data.reason)?;
+    (failure.code == INTERNAL_ERROR).then_some((word, failure.message))
 }
 
 /// A sentence about the upstream server, with its name where one of several is meant.
@@ -265,6 +293,27 @@ mod tests {
         );
         assert_eq!(parsed(&bytes)["error"]["data"]["reason"], "upstream_down");
         assert_eq!(message(&upstream_failure(None, id, sentence)), sentence);
+    }
+
+    #[test]
+    fn a_failure_is_told_from_a_servers_own_error() {
+        let read = |message: &[u8]| failure_in(parsed(message)["error"].to_string().as_bytes());
+        for reason in Reason::ALL {
+            let message = failure_at(Some("a"), Some(b"1"), reason);
+            let (word, sentence) = read(&message).unwrap();
+            assert_eq!(word, reason.word());
+            assert_eq!(sentence, about(Some("a"), reason.sentence()));
+        }
+        let message = upstream_failure(None, None, "odd");
+        assert_eq!(read(&message), Some(("upstream_down", "odd".into())));
+        assert_eq!(read(&error(None, INTERNAL_ERROR, "odd")), None);
+        for own in [
+            r#"{"code":-1,"message":"m","data":{"reason":"timeout"}}"#,
+            r#"{"code":-32603,"message":"m","data":{"reason":"x"}}"#,
+            r#"{"code":-32603,"message":7,"data":{"reason":"timeout"}}"#,
+        ] {
+            assert_eq!(failure_in(own.as_bytes()), None, "{own}");
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Incoming<'_> {
     }
 
     /// The same about the upstream of this name.
-    fn failed_at(&self, upstream: Option<&str>, reason: Reason) -> Step<InFlight> {
+    pub(super) fn failed_at(&self, upstream: Option<&str>, reason: Reason) -> Step<InFlight> {
         let message = reply::failure_at(upstream, Some(self.raw_id()), reason);
         Step::Failed(reason, message)
     }
