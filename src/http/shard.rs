@@ -11,6 +11,7 @@ use super::connections::{ConnectionKey, Delivery, Form, Streamed};
 use super::ground::{self, Ground};
 use super::joined::{self, Joined, Link};
 use super::response;
+use super::upstream::OwnUpstreams;
 use crate::limits::REPLACEMENTS_LOGGED;
 use crate::routing::arrival::{Answered, Progressed};
 use crate::routing::calls::{Call, ReplyTo};
@@ -22,7 +23,6 @@ use crate::routing::ledger::Told;
 use crate::routing::log_level::Level;
 use crate::routing::marks::TaskNews;
 use crate::routing::outcome::{Method, Outcome};
-use crate::routing::private::Order;
 use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::{Act, Ended, SessionsFull, ShardState};
 use crate::routing::stream::Work;
@@ -51,8 +51,8 @@ pub struct Shard {
     pub counters: Arc<Counters>,
     /// The log level that the hub was last rung for.
     told_log_level: Cell<Option<Level>>,
-    /// Where orders go, if sessions have upstreams of their own.
-    pub(super) upstream: OnceCell<Box<dyn Fn(Order)>>,
+    /// There if sessions have upstreams of their own.
+    pub(super) upstream: OnceCell<OwnUpstreams>,
     /// The joined route that it belongs to.
     joined: RefCell<Option<Link>>,
 }
@@ -651,7 +651,7 @@ impl Shard {
                 Some(exchanges) => exchanges.take_orders(),
                 None => Vec::new(),
             };
-            orders.into_iter().for_each(upstream);
+            orders.into_iter().for_each(&upstream.carry_out);
             return;
         }
         let state = self.state.borrow();

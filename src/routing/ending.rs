@@ -45,6 +45,17 @@ pub fn failure_of(upstream: Option<&str>, id: &[u8], end: End) -> Vec<u8> {
     }
 }
 
+/// What it mostly means that an `initialize` is refused by this status.
+pub fn hint_of(status: u16) -> Option<&'static str> {
+    match status {
+        300..=399 => Some("redirects are not followed: use the URL that it names"),
+        401 | 403 => Some("it asks for a credential, or does not take the one that it got"),
+        404 | 405 | 410 => Some("nothing takes MCP messages there: is the path of the URL right?"),
+        500..=599 => Some("the server has failed, or a proxy before it"),
+        _ => None,
+    }
+}
+
 /// The code of the error, if a body is a JSON-RPC error.
 pub fn code_of(body: &[u8]) -> Option<i64> {
     #[derive(serde::Deserialize)]
@@ -87,6 +98,22 @@ pub fn error_in(body: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_that_mostly_means_one_thing_has_a_hint() {
+        let has_word = |status, word| hint_of(status).is_some_and(|hint| hint.contains(word));
+        for (status, word) in [
+            (301, "redirects"),
+            (401, "credential"),
+            (403, "credential"),
+            (404, "path"),
+            (405, "path"),
+            (502, "proxy"),
+        ] {
+            assert!(has_word(status, word), "{status}");
+        }
+        assert_eq!(hint_of(429), None);
+    }
 
     #[test]
     fn an_unknown_session_is_told_from_other_refusals() {

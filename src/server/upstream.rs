@@ -325,7 +325,12 @@ impl Upstream {
             Failure::Silent(_) => {
                 tracing::error!("the server did not answer initialize in time: killing it");
             }
-            failure => tracing::error!(error = %failure, pause_ms, "the server did not come up"),
+            failure => tracing::error!(
+                server = %self.name(),
+                error = %failure,
+                pause_ms,
+                "the server did not come up"
+            ),
         }
     }
 

@@ -227,7 +227,9 @@ impl Shard {
 
     fn opened(&mut self, opened: Opened) {
         match opened {
-            Opened::Refused { opening, message } => {
+            Opened::Refused {
+                opening, message, ..
+            } => {
                 self.answer_opening(opening.reply_to, 200, &message);
             }
             Opened::Session { opening, handshake } => {

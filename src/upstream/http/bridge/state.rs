@@ -41,6 +41,9 @@ const GRACE_MS: u64 = 5_000;
 /// How long the rest of a response may take whose answer has come, milliseconds.
 const REST_MS: u64 = 5_000;
 
+/// What is repeated of a server's error that comes with a refusal.
+const ERROR_CHARACTERS: usize = 1_000;
+
 /// How often the exchanges are looked through for those that take too long, milliseconds.
 const SWEEP_MS: u64 = 1_000;
 
@@ -616,17 +619,16 @@ impl State {
             Some(End::Refused { status, body }) => {
                 // A reverse proxy whose server is yet to come.
                 let may_change = matches!(status, 502..=504);
-                if !may_change && let (Some(_), Some(opening)) = (error_in(&body), &self.opening) {
-                    // The hub says what it was.
-                    let end = ending::End::Refused { status, body };
-                    let refusal = self.failure_of(&opening.id, end);
-                    self.outbox.push(&refusal);
-                    return;
+                let mut how = format!("it answered initialize with HTTP status {status}");
+                if let Some(error) = error_in(&body) {
+                    let error = String::from_utf8_lossy(error);
+                    let error = error.chars().take(ERROR_CHARACTERS);
+                    let error: String = error.filter(|letter| !letter.is_control()).collect();
+                    how = format!("{how} and the error {error}");
+                } else if let Some(hint) = ending::hint_of(status) {
+                    how = format!("{how}: {hint}");
                 }
-                (
-                    format!("it answered initialize with HTTP status {status}"),
-                    may_change,
-                )
+                (how, may_change)
             }
             _ => ("it answered initialize with nothing".into(), false),
         };
