@@ -3,13 +3,17 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use support::catalogue::{Catalogue, Kind};
+use support::gateway::{command_with_config, run_to_end};
 use support::http::Raw;
+use support::http_server::Exchange;
 use support::peer::{Peer, Reached};
-use support::routes::{Client, Served, call, is_down, joined, route, wait_listed};
-use support::{Gateway, Request, Response, on_both_drivers, on_every_way, wait_until};
+use support::routes::{Client, Served, call, is_down, joined, process_lines, route, wait_listed};
+use support::{Gateway, Request, Response, Scratch, on_both_drivers, on_every_way, wait_until};
 
 fn admin_address(gateway: &Gateway) -> SocketAddr {
     let said = "admin listener address=";
@@ -286,6 +290,137 @@ fn numbers_of_a_removed_upstream_disappear() {
             assert_eq!(of(admin, "ringway_calls_total", "mcp", "old", &ok), 0.0);
             let response = client.ask("tools/call", &call("old-echo", "n"));
             assert!(!is_down(&response), "{response}");
+        }
+    });
+}
+
+/// A wrong path in an upstream's URL, or a key that the server does not take, is seen in the log: once, however many
+/// sessions find out, and once more when it works.
+#[test]
+fn log_says_once_that_a_server_opens_no_session_and_that_it_does_again() {
+    type Refuses = fn(Exchange);
+    let ways: [(Refuses, &[&str]); 5] = [
+        (
+            |x| x.status("404 Not Found", None, ""),
+            &["status=404", "the path of the URL"],
+        ),
+        (
+            |x| x.status("405 Method Not Allowed", None, ""),
+            &["status=405", "the path of the URL"],
+        ),
+        (
+            |x| x.status("401 Unauthorized", None, ""),
+            &["status=401", "credential"],
+        ),
+        (
+            |x| x.status("500 Internal Server Error", None, ""),
+            &["status=500"],
+        ),
+        (
+            |x| x.message("null"),
+            &["without a reply", "an MCP server", "the path of the URL"],
+        ),
+    ];
+    on_both_drivers(|layout| {
+        for (refuse, words) in ways {
+            let one = Peer::stdio("one", Catalogue::usual());
+            let two = Peer::http("two", Catalogue::usual());
+            let refuses = Arc::new(AtomicBool::new(true));
+            let now = Arc::clone(&refuses);
+            two.server().on(
+                move |seen| seen.is("initialize") && now.load(Ordering::SeqCst),
+                refuse,
+            );
+            let gateway = Served::start(layout, &[joined(&[&one, &two])]);
+            let clients = [(); 3].map(|()| Client::open(&gateway));
+            let said = "the server over HTTP opens no session";
+            let again = "the server over HTTP opens sessions again";
+            let url = two.server().url();
+            let log = gateway.wait_logged(0, &[said]);
+            let line = log.lines().find(|line| line.contains(said));
+            let line = line.expect("waited for");
+            let who = ["WARN", "route=mcp", "upstream=two", &url];
+            for word in who.iter().chain(words) {
+                assert!(line.contains(word), "{word}: {line}");
+            }
+            refuses.store(false, Ordering::SeqCst);
+            for client in &clients {
+                wait_until("it is there", || client.has(Kind::Tools, "two-echo"));
+            }
+            let log = gateway.wait_logged(0, &[again]);
+            assert_eq!(log.matches(said).count(), 1, "{log}");
+            assert_eq!(log.matches(again).count(), 1, "{log}");
+        }
+    });
+}
+
+/// What all sessions share says it itself.
+#[test]
+fn log_says_by_which_status_a_shared_server_refuses() {
+    on_both_drivers(|layout| {
+        let one = Peer::stdio("one", Catalogue::usual());
+        let two = Peer::shared_http("two", Catalogue::usual());
+        two.server().on(
+            |seen| seen.is("initialize"),
+            |x| x.status("404 Not Found", None, ""),
+        );
+        let gateway = Served::start(layout, &[joined(&[&one, &two])]);
+        let said = "the server did not come up";
+        let log = gateway.wait_logged(0, &[said]);
+        let line = log.lines().find(|line| line.contains(said));
+        let line = line.expect("waited for");
+        let url = two.server().url();
+        for word in ["route=mcp", "upstream=two", &url, "status 404", "the path"] {
+            assert!(line.contains(word), "{word}: {line}");
+        }
+        // A fault of the connection has the names too.
+        two.down();
+        let said = "the server over HTTP fails";
+        let log = gateway.wait_logged(0, &[said]);
+        let line = log.lines().find(|line| line.contains(said));
+        let line = line.expect("waited for");
+        for word in ["route=mcp", "upstream=two", &url] {
+            assert!(line.contains(word), "{word}: {line}");
+        }
+    });
+}
+
+/// A command that cannot be run is named with its upstream, in the log and where it ends the start.
+#[test]
+fn program_that_cannot_be_run_is_named_with_its_upstream() {
+    on_both_drivers(|layout| {
+        let one = Peer::stdio("one", Catalogue::usual());
+        let two = |more: &str| {
+            format!(
+                "[[routes.upstreams]]\nname = \"two\"\ncommand = [\"no-such-program\", \"x\"]\n{more}\n"
+            )
+        };
+        let gateway = Served::start(layout, &[route("/mcp", "", &[one.toml(""), two("")])]);
+        for said in [
+            "the server did not come up",
+            "cannot start the server again",
+        ] {
+            let log = gateway.wait_logged(0, &[said]);
+            let line = log.lines().find(|line| line.contains(said));
+            let line = line.expect("waited for");
+            for word in [
+                "route=mcp",
+                "upstream=two",
+                "cannot run \"no-such-program\"",
+            ] {
+                assert!(line.contains(word), "{word}: {line}");
+            }
+        }
+        let scratch = Scratch::new();
+        let file = scratch.path("ringway.toml");
+        let upstreams = [one.toml(""), two("required = true")];
+        let text = process_lines(layout, "") + &route("/mcp", "", &upstreams);
+        std::fs::write(&file, text).expect("ours");
+        let ended = run_to_end(command_with_config(&file));
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+        let last = ended.stderr.lines().next_back().expect("a sentence");
+        for word in ["mcp", "two", "cannot run \"no-such-program\""] {
+            assert!(last.contains(word), "{word}: {last}");
         }
     });
 }

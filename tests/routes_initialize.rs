@@ -66,6 +66,15 @@ fn refused_because(response: &support::Response) -> Value {
     message["error"]["data"]["reason"].clone()
 }
 
+/// An answer that says that this server is not available.
+#[track_caller]
+fn expect_down(response: &support::Response, peer: &Peer) {
+    assert!(is_down(response), "{response}");
+    let message = response.message()["error"]["message"].to_string();
+    let named = format!("upstream server {} ", peer.name);
+    assert!(message.contains(&named), "{message}");
+}
+
 // --- What it says.
 
 #[test]
@@ -293,7 +302,7 @@ fn session_begins_with_those_that_are_there() {
                 let name = format!("{}-echo", peer.name);
                 if number == at {
                     let response = client.ask("tools/call", &call(&name, ""));
-                    assert!(is_down(&response), "{response}");
+                    expect_down(&response, peer);
                 } else {
                     assert_eq!(
                         client.call_text(&name, "n"),
@@ -543,7 +552,7 @@ fn death_of_one_server_answers_its_own_calls_only() {
             peers[at].down();
             for round in [0, 3] {
                 let response = connections[round + at].response();
-                assert!(is_down(&response), "{response}");
+                expect_down(&response, &peers[at]);
             }
             for (number, peer) in peers.iter().enumerate() {
                 if number == at {

@@ -501,6 +501,44 @@ fn silent_server_is_left_out_after_its_own_timeout() {
     });
 }
 
+/// An operator finds in the log who is left out, and why.
+#[test]
+fn log_says_why_a_server_is_left_out() {
+    on_both_drivers(|layout| {
+        let [one, two, three] = one_of_each([paged(&[1]), paged(&[1]), paged(&[1])]);
+        let four = Peer::stdio("four", paged(&[1]));
+        let broken = json!({ "code": -32603, "message": "broken" });
+        one.answer(lists(Kind::Tools), move |_| Err(broken.clone()));
+        two.down();
+        three.hold(lists(Kind::Tools));
+        let silent = three.toml("request-timeout = \"1s\"");
+        let upstreams = [one.toml(""), two.toml(""), silent, four.toml("")];
+        let gateway = Served::start(layout, &[route("/mcp", "", &upstreams)]);
+        let client = Client::open(&gateway);
+        assert_eq!(client.names(Kind::Tools), shown("four", Kind::Tools, &[1]));
+        four.down();
+        wait_until("nobody is left", || {
+            client.ask("tools/list", &json!({})).message()["error"].is_object()
+        });
+        for (name, why) in [
+            ("one", "it answered with an error"),
+            ("two", "it is not there"),
+            ("three", "The upstream server three did not answer in time"),
+            ("four", "The upstream server four is not available"),
+        ] {
+            let said = format!(
+                "an upstream is left out of tools/list route=\"mcp\" upstream=\"{name}\" why=\"{why}\""
+            );
+            gateway.wait_logged(0, &[&said]);
+            let label = format!("upstream=\"{name}\"");
+            let counted = gateway
+                .metrics()
+                .sum("ringway_lists_left_out_total", &[&label]);
+            assert!(counted >= 1.0, "{name}");
+        }
+    });
+}
+
 /// Who does not want a list any more wants it of no server.
 #[test]
 fn cancelled_list_is_cancelled_everywhere() {

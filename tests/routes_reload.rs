@@ -770,3 +770,31 @@ fn reloads_leave_nothing_behind() {
         });
     });
 }
+
+/// A failure names its server for as long as the route has several.
+#[test]
+fn failure_names_the_server_while_there_are_several() {
+    on_both_drivers(|layout| {
+        for reached in [Reached::Http, Reached::SharedHttp] {
+            let one = peer(reached, "one");
+            let two = peer(Reached::Stdio, "two");
+            let (alone, both) = ([joined(&[&one])], [joined(&[&one, &two])]);
+            one.server().on(
+                |seen| seen.is_tool("echo"),
+                |exchange| exchange.status("500 Internal Server Error", None, ""),
+            );
+            let gateway = Served::start(layout, &alone);
+            let client = Client::open(&gateway);
+            let said = |name: &str| client.refusal("tools/call", &call(name, "n")).1;
+            let plain = "The upstream server answered with HTTP status 500";
+            let named = "The upstream server one answered with HTTP status 500";
+            assert_eq!(said("echo"), plain);
+            gateway.reload(&both);
+            wait_servers(&client, &["one", "two"]);
+            wait_until("it is named", || said("one-echo") == named);
+            gateway.reload(&alone);
+            wait_listed(&client, Kind::Prompts, &["ask"]);
+            wait_until("it is not named", || said("echo") == plain);
+        }
+    });
+}

@@ -77,7 +77,11 @@ fn handshake_that_cannot_be_had_ends_the_start() {
     let faults: [(Fault, &[&str]); 6] = [
         (
             |x| x.status("404 Not Found", None, ""),
-            &["no session at the server", "status 404"],
+            &[
+                "no session at the server",
+                "status 404",
+                "the path of the URL",
+            ],
         ),
         (
             |x| x.status("401 Unauthorized", Some("text/plain"), "who?"),
@@ -99,7 +103,7 @@ fn handshake_that_cannot_be_had_ends_the_start() {
                     r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"go away"}}"#,
                 )
             },
-            &["handshake", "go away"],
+            &["no session at the server", "status 400", "go away"],
         ),
         (
             |mut x| {

@@ -199,6 +199,9 @@ impl Joined {
             }
         }
         for (place, seat) in local.seats.iter().enumerate() {
+            let is_one_of_several = local.seats.len() > 1;
+            let name = is_one_of_several.then(|| local.name(place).into());
+            seat.shard.set_upstream_name(name);
             // Not the seats, which would keep each other.
             let settings = local.settings.clone();
             seat.shard.set_names(Rc::new(move |uri| {
@@ -538,10 +541,10 @@ impl Joined {
     }
 
     /// An answer that is for no connection has come.
-    pub(super) fn inner(self: &Rc<Self>, inner: Inner, part: Part, message: Option<Vec<u8>>) {
+    pub(super) fn inner(self: &Rc<Self>, inner: Inner, part: Part, message: Vec<u8>) {
         match inner {
             Inner::Gathering => self.gathered(part, message),
-            Inner::Again => self.asked_again(part, message.as_deref()),
+            Inner::Again => self.asked_again(part, Some(&message)),
             // Openings have answers of another form.
             Inner::Join | Inner::Leg => {}
         }

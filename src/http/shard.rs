@@ -11,6 +11,7 @@ use super::connections::{ConnectionKey, Delivery, Form, Streamed};
 use super::ground::{self, Ground};
 use super::joined::{self, Joined, Link};
 use super::response;
+use super::upstream::OwnUpstreams;
 use crate::limits::REPLACEMENTS_LOGGED;
 use crate::routing::arrival::{Answered, Progressed};
 use crate::routing::calls::{Call, ReplyTo};
@@ -22,7 +23,6 @@ use crate::routing::ledger::Told;
 use crate::routing::log_level::Level;
 use crate::routing::marks::TaskNews;
 use crate::routing::outcome::{Method, Outcome};
-use crate::routing::private::Order;
 use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::{Act, Ended, SessionsFull, ShardState};
 use crate::routing::stream::Work;
@@ -51,8 +51,8 @@ pub struct Shard {
     pub counters: Arc<Counters>,
     /// The log level that the hub was last rung for.
     told_log_level: Cell<Option<Level>>,
-    /// Where orders go, if sessions have upstreams of their own.
-    pub(super) upstream: OnceCell<Box<dyn Fn(Order)>>,
+    /// There if sessions have upstreams of their own.
+    pub(super) upstream: OnceCell<OwnUpstreams>,
     /// The joined route that it belongs to.
     joined: RefCell<Option<Link>>,
 }
@@ -102,6 +102,11 @@ impl Shard {
     /// How clients know the URIs of this upstream.
     pub(super) fn set_names(&self, names: Rc<ShowUri>) {
         self.state.borrow_mut().set_names(ShownUris(Some(names)));
+    }
+
+    /// Under which name clients are told of a failure of the server, if there are several.
+    pub(super) fn set_upstream_name(&self, name: Option<Arc<str>>) {
+        self.state.borrow_mut().set_upstream_name(name);
     }
 
     /// The place in its route that the ids of its server's requests tell.
@@ -233,7 +238,10 @@ impl Shard {
                         None => self.respond(call.reply_to, 404, &message),
                         // The client's own session lives on.
                         Some(_) => {
-                            let message = reply::failure(id, Reason::UpstreamDown);
+                            let state = self.state.borrow();
+                            let (name, reason) = (state.upstream_name(), Reason::UpstreamDown);
+                            let message = reply::failure_at(name, id, reason);
+                            drop(state);
                             self.respond(call.reply_to, 200, &message);
                         }
                     }
@@ -288,7 +296,7 @@ impl Shard {
     pub(super) fn deliver_line(&self, call: &Call, id_span: Span, line: &[u8]) {
         if let Some((joined, seat)) = self.joined() {
             if let Some((inner, part)) = Part::of(call.reply_to) {
-                joined.inner(inner, part, Some(line.to_vec()));
+                joined.inner(inner, part, line.to_vec());
                 return;
             }
             let replacements = joined.renames(seat, call, line);
@@ -353,8 +361,9 @@ impl Shard {
 
     /// Tells the client of a call that ended without an answer.
     pub fn tell(&self, ended: &Ended) {
+        let body = ended.body(self.state.borrow().upstream_name());
         if ended.reason != Reason::Cancelled {
-            self.tell_message(&ended.call, &ended.body(), Outcome::from(ended.reason));
+            self.tell_message(&ended.call, &body, Outcome::from(ended.reason));
             return;
         }
         self.counters
@@ -365,10 +374,10 @@ impl Shard {
                 if let Some((joined, _)) = joined {
                     joined.call_over(ended.reply_to());
                 }
-                self.ground.cancel(ended.reply_to(), ended.body());
+                self.ground.cancel(ended.reply_to(), body);
             }
             (Some((Inner::Gathering, part)), Some((joined, _))) => joined.cancelled(part),
-            (Some((inner, part)), Some((joined, _))) => joined.inner(inner, part, None),
+            (Some((inner, part)), Some((joined, _))) => joined.inner(inner, part, body),
             (Some(_), None) => {}
         }
     }
@@ -389,7 +398,7 @@ impl Shard {
                 self.ground.respond(to, status, message);
             }
             (Some((inner, part)), Some((joined, _))) => {
-                joined.inner(inner, part, Some(message.to_vec()));
+                joined.inner(inner, part, message.to_vec());
             }
             (Some(_), None) => {}
         }
@@ -650,7 +659,7 @@ impl Shard {
                 Some(exchanges) => exchanges.take_orders(),
                 None => Vec::new(),
             };
-            orders.into_iter().for_each(upstream);
+            orders.into_iter().for_each(&upstream.carry_out);
             return;
         }
         let state = self.state.borrow();

@@ -2,6 +2,7 @@
 //! them out; what comes of them is delivered to the session's client, on the answer of
 //! a call or on the GET stream.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::connections::Streamed;
@@ -9,16 +10,90 @@ use super::response;
 use super::shard::Shard;
 use crate::routing::calls::ReplyTo;
 use crate::routing::drops::DropReason;
+use crate::routing::ending::hint_of;
 use crate::routing::joined::Part;
 use crate::routing::outcome::Outcome;
-use crate::routing::private::{End, ExchangeKey, Heard, Opened, Order};
+use crate::routing::private::{End, ExchangeKey, Heard, Opened, Order, Unopened};
 use crate::routing::session::{SessionKey, TokenId};
 use crate::routing::shard::Act;
+use crate::routing::time::Millis;
 use crate::runtime::clock;
 use crate::wire::reply::{self, Reason};
 use crate::wire::scan::{self, Envelope, Field};
 use crate::wire::splice::{Edit, splice};
 use crate::wire::sse;
+
+/// What a shard has of sessions' own upstreams.
+pub(super) struct OwnUpstreams {
+    /// For people.
+    address: String,
+    /// Where orders go.
+    pub(super) carry_out: Box<dyn Fn(Order)>,
+    openings: RefCell<Openings>,
+}
+
+/// After a warning that sessions cannot be opened none follows for this long, milliseconds: where
+/// it depends on the client, they take turns.
+const WARNING_PAUSE_MS: u64 = 60_000;
+
+/// Whether the server opens sessions, as the log knows it.
+#[derive(Default)]
+struct Openings {
+    is_failing: bool,
+    /// When there may be another warning.
+    next: Millis,
+}
+
+impl Openings {
+    /// Whether the log is to say that a session could not be opened.
+    fn failed(&mut self, now: Millis) -> bool {
+        let is_news = !self.is_failing && self.next <= now;
+        if is_news {
+            self.is_failing = true;
+            self.next = now.after(WARNING_PAUSE_MS);
+        }
+        is_news
+    }
+
+    /// Whether the log is to say that sessions are opened again.
+    fn worked(&mut self) -> bool {
+        std::mem::take(&mut self.is_failing)
+    }
+}
+
+impl OwnUpstreams {
+    /// The log hears when the server opens no session, and when it does again.
+    fn tell(&self, opened: &Opened) {
+        let address = &self.address;
+        let mut openings = self.openings.borrow_mut();
+        match opened {
+            Opened::Session { .. } => {
+                if openings.worked() {
+                    tracing::info!(address, "the server over HTTP opens sessions again");
+                }
+            }
+            Opened::Refused { why, .. } => {
+                let (status, hint, why) = match why {
+                    Unopened::Status(status) => (Some(status), hint_of(*status), None),
+                    Unopened::Odd(why) => {
+                        let hint = "is it an MCP server, and the path of the URL right?";
+                        (None, Some(hint), Some(why))
+                    }
+                    Unopened::Other => return,
+                };
+                if openings.failed(clock::now()) {
+                    tracing::warn!(
+                        address,
+                        status,
+                        why,
+                        hint,
+                        "the server over HTTP opens no session; more of it is not logged until it does"
+                    );
+                }
+            }
+        }
+    }
+}
 
 /// An `initialize` that the server has not answered. If its client goes before, the
 /// server is told.
@@ -41,9 +116,13 @@ impl Drop for PendingOpening {
 }
 
 impl Shard {
-    /// Orders go to `carry_out` from now on.
-    pub fn connect_upstream(&self, carry_out: Box<dyn Fn(Order)>) {
-        let _ = self.upstream.set(carry_out);
+    /// Orders go to `carry_out` from now on. `address` is what the log calls the server.
+    pub fn connect_upstream(&self, address: String, carry_out: Box<dyn Fn(Order)>) {
+        let _ = self.upstream.set(OwnUpstreams {
+            address,
+            carry_out,
+            openings: RefCell::default(),
+        });
     }
 
     /// Whether sessions have upstreams of their own.
@@ -278,6 +357,9 @@ impl Shard {
 
     /// An `initialize` was answered: its client gets a session, or hears why not.
     fn opened(&self, opened: Opened) {
+        if let Some(upstream) = self.upstream.get() {
+            upstream.tell(&opened);
+        }
         let to = match &opened {
             Opened::Session { opening, .. } | Opened::Refused { opening, .. } => opening.reply_to,
         };
@@ -294,7 +376,9 @@ impl Shard {
             return;
         }
         match opened {
-            Opened::Refused { opening, message } => {
+            Opened::Refused {
+                opening, message, ..
+            } => {
                 self.ground
                     .answer_opening(opening.reply_to, 200, b"", &message);
             }
@@ -324,5 +408,33 @@ impl Shard {
             }
         }
         self.notify_hub();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_hears_of_refused_sessions_once_until_one_is_opened() {
+        let mut openings = Openings::default();
+        assert!(!openings.worked(), "it has always worked");
+        assert!(openings.failed(Millis(1_000)));
+        assert!(!openings.failed(Millis(2_000)));
+        assert!(!openings.failed(Millis(900_000)), "it is still the same");
+        assert!(openings.worked());
+        assert!(!openings.worked());
+        assert!(openings.failed(Millis(901_000)));
+    }
+
+    #[test]
+    fn clients_of_which_some_are_refused_do_not_fill_the_log() {
+        let mut openings = Openings::default();
+        let mut said = 0;
+        for second in 0..600 {
+            said += usize::from(openings.failed(Millis(second * 1_000)));
+            said += usize::from(openings.worked());
+        }
+        assert_eq!(said, 20, "two lines a minute");
     }
 }

@@ -170,7 +170,7 @@ impl ShardState {
     fn set_level(&mut self, session: SessionKey, incoming: &Incoming<'_>) -> Vec<u8> {
         let id = incoming.raw_id();
         let Some(handshake) = self.handshake() else {
-            return reply::failure(Some(id), Reason::UpstreamDown);
+            return reply::failure_at(self.upstream_name(), Some(id), Reason::UpstreamDown);
         };
         if !handshake.logging {
             return reply::error(
@@ -213,7 +213,14 @@ impl ShardState {
             return Some(failed(incoming.raw_id(), Reason::Draining));
         }
         let is_down = self.epoch.is_none();
-        is_down.then(|| failed(incoming.raw_id(), Reason::UpstreamDown))
+        is_down.then(|| self.down(incoming))
+    }
+
+    /// The server is not there.
+    pub(super) fn down(&self, incoming: &Incoming<'_>) -> Step {
+        let (name, reason) = (self.upstream_name(), Reason::UpstreamDown);
+        let message = reply::failure_at(name, Some(incoming.raw_id()), reason);
+        Step::Failed(reason, message)
     }
 
     /// Takes a slot for a call that has not been sent.

@@ -23,31 +23,37 @@ pub enum End {
     Broken(&'static str),
 }
 
-/// The message that answers a request whose exchange ended without an answer.
-pub fn failure_of(id: &[u8], end: End) -> Vec<u8> {
+/// The message that answers a request whose exchange ended without an answer. `upstream`: the
+/// server's name, where clients are told it.
+pub fn failure_of(upstream: Option<&str>, id: &[u8], end: End) -> Vec<u8> {
+    let failure = |reason| reply::failure_at(upstream, Some(id), reason);
+    let unusable = |sentence: &str| reply::upstream_failure(upstream, Some(id), sentence);
     match end {
-        End::Refused { status, body } => refusal_of(id, status, &body),
-        End::Done => reply::upstream_failure(
-            Some(id),
-            "The upstream server ended its answer without a reply",
-        ),
-        End::NoSession => {
-            reply::upstream_failure(Some(id), "The upstream server does not know the session")
-        }
-        End::TooLarge => reply::failure(Some(id), Reason::TooLarge),
-        End::Overloaded => reply::failure(Some(id), Reason::Overloaded),
-        End::Late => reply::failure(Some(id), Reason::Timeout),
-        End::Broken(sentence) => reply::upstream_failure(Some(id), sentence),
+        // The error in the body of a refusal is the server's own answer.
+        End::Refused { status, body } => match error_in(&body) {
+            Some(error) => reply::raw_error(id, error),
+            None => unusable(&format!(
+                "The upstream server answered with HTTP status {status}"
+            )),
+        },
+        End::Done => unusable("The upstream server ended its answer without a reply"),
+        End::NoSession => unusable("The upstream server does not know the session"),
+        End::TooLarge => failure(Reason::TooLarge),
+        End::Overloaded => failure(Reason::Overloaded),
+        End::Late => failure(Reason::Timeout),
+        End::Broken(sentence) => unusable(sentence),
     }
 }
 
-/// A refusal by status: the error in its body is the server's own answer.
-fn refusal_of(id: &[u8], status: u16, body: &[u8]) -> Vec<u8> {
-    if let Some(error) = error_in(body) {
-        return reply::raw_error(id, error);
+/// What it mostly means that an `initialize` is refused by this status.
+pub fn hint_of(status: u16) -> Option<&'static str> {
+    match status {
+        300..=399 => Some("redirects are not followed: use the URL that it names"),
+        401 | 403 => Some("it asks for a credential, or does not take the one that it got"),
+        404 | 405 | 410 => Some("nothing takes MCP messages there: is the path of the URL right?"),
+        500..=599 => Some("the server has failed, or a proxy before it"),
+        _ => None,
     }
-    let sentence = format!("The upstream server answered with HTTP status {status}");
-    reply::upstream_failure(Some(id), &sentence)
 }
 
 /// The code of the error, if a body is a JSON-RPC error.
@@ -92,6 +98,22 @@ pub fn error_in(body: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_that_mostly_means_one_thing_has_a_hint() {
+        let has_word = |status, word| hint_of(status).is_some_and(|hint| hint.contains(word));
+        for (status, word) in [
+            (301, "redirects"),
+            (401, "credential"),
+            (403, "credential"),
+            (404, "path"),
+            (405, "path"),
+            (502, "proxy"),
+        ] {
+            assert!(has_word(status, word), "{status}");
+        }
+        assert_eq!(hint_of(429), None);
+    }
 
     #[test]
     fn an_unknown_session_is_told_from_other_refusals() {

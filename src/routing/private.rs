@@ -22,7 +22,7 @@ pub use super::ending::End;
 use exchanges::What;
 pub use exchanges::{ExchangeKey, Exchanges};
 pub use heard::Heard;
-pub use opening::{Opened, Opening};
+pub use opening::{Opened, Opening, Unopened};
 use queue::Queue;
 pub use stream::is_final;
 

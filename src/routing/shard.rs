@@ -53,9 +53,10 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The JSON-RPC error that tells the client.
-    pub fn body(&self) -> Vec<u8> {
-        reply::failure(Some(self.call.client_id.raw()), self.reason)
+    /// The JSON-RPC error that tells the client. `upstream`: the server's name, where clients
+    /// are told it.
+    pub fn body(&self, upstream: Option<&str>) -> Vec<u8> {
+        reply::failure_at(upstream, Some(self.call.client_id.raw()), self.reason)
     }
 
     pub fn reply_to(&self) -> ReplyTo {
@@ -103,6 +104,8 @@ pub struct ShardState {
     /// What the hub is to be told; it waits here however long the hub takes.
     pub(super) notes: Vec<Note>,
     pub(super) hasher: ahash::RandomState,
+    /// What clients are told of the server that is not there: its name among several.
+    pub(super) upstream_name: Option<Arc<str>>,
     /// The last handshake: `initialize` is answered from it also while the
     /// upstream is down.
     handshake: Option<Arc<Handshake>>,
@@ -154,6 +157,7 @@ impl ShardState {
             tasks: Tasks::new(limits.tasks_per_session_max, hasher.clone()),
             notes: Vec::new(),
             hasher,
+            upstream_name: None,
             handshake: None,
             updates: 0,
             now,
@@ -195,6 +199,15 @@ impl ShardState {
     /// How clients know the URIs of the server.
     pub fn set_names(&mut self, names: ShownUris) {
         self.interests.set_names(names);
+    }
+
+    /// Under which name clients are told of a failure of the server, if there are several.
+    pub fn set_upstream_name(&mut self, name: Option<Arc<str>>) {
+        self.upstream_name = name;
+    }
+
+    pub fn upstream_name(&self) -> Option<&str> {
+        self.upstream_name.as_deref()
     }
 
     /// The place that the ids of servers' requests tell.

@@ -30,7 +30,7 @@ impl ShardState {
             .is_some_and(|handshake| handshake.subscribe);
         if !offered {
             let message = match self.handshake() {
-                None => return Err(failed(incoming.raw_id(), Reason::UpstreamDown)),
+                None => return Err(self.down(incoming)),
                 Some(_) => reply::error(
                     Some(incoming.raw_id()),
                     reply::METHOD_NOT_FOUND,

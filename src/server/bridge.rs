@@ -30,6 +30,8 @@ pub(super) enum BridgeOrder {
     },
     /// End it at once.
     End { number: Number },
+    /// Clients are told of its failures under this name from now on.
+    Name(Option<Arc<str>>),
     /// There are no more: the thread ends with the last session.
     Close,
 }
@@ -37,6 +39,13 @@ pub(super) enum BridgeOrder {
 /// The main thread's end of the bridge's mailbox. When it goes, the thread ends.
 #[derive(Debug)]
 pub(super) struct BridgeHandle(pub(super) Post<BridgeOrder>);
+
+impl BridgeHandle {
+    /// Clients are told of the server's failures under this name from now on.
+    pub(super) fn set_upstream_name(&self, name: Option<Arc<str>>) {
+        send_surely(&self.0, BridgeOrder::Name(name));
+    }
+}
 
 impl Drop for BridgeHandle {
     fn drop(&mut self) {
@@ -68,6 +77,7 @@ pub(super) async fn run(
     let waiter = BellWaiter::new(plan.bell, driver)?;
     let client = Client::new(plan.upstream, plan.counters);
     let settings = Settings {
+        upstream_name: Rc::default(),
         connections_max: plan.connections_max,
         added_fields: plan.added_fields.into(),
         start_timeout_ms: plan.start_timeout_ms,
@@ -106,6 +116,7 @@ pub(super) async fn run(
                     stop.set();
                 }
             }
+            Ok(BridgeOrder::Name(name)) => *settings.upstream_name.borrow_mut() = name,
             Ok(BridgeOrder::Close) => is_closing = true,
             Err(_) if is_closing && sessions.get() == 0 => return Ok(()),
             Err(_) => {

@@ -15,6 +15,7 @@ use crate::upstream::http::{Abort, Client, Fields, Listener, OddSession, Request
 
 /// Has the shard's orders carried out on its thread, for as long as what is returned is held.
 pub(super) fn connect(shard: &Rc<Shard>, plan: PrivatePlan, span: Span) -> Rc<Carrier> {
+    let address = plan.upstream.address().to_string();
     let carrier = Rc::new(Carrier {
         shard: shard.clone(),
         client: Client::new(plan.upstream, plan.counters),
@@ -26,11 +27,12 @@ pub(super) fn connect(shard: &Rc<Shard>, plan: PrivatePlan, span: Span) -> Rc<Ca
     });
     // Exchanges under way hold the carrier too, so that what they end with is carried out.
     let held = Rc::downgrade(&carrier);
-    shard.connect_upstream(Box::new(move |order| {
+    let carry_out = move |order| {
         if let Some(carrier) = held.upgrade() {
             carrier.carry_out(order);
         }
-    }));
+    };
+    shard.connect_upstream(address, Box::new(carry_out));
     carrier
 }
 

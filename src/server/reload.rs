@@ -199,6 +199,16 @@ impl ConfigInForce {
                 }
             })
             .collect();
+        for route in &self.routes {
+            let is_one_of_several = route.upstreams.len() > 1;
+            for placed in &route.upstreams {
+                let known = upstreams.iter().find(|it| it.identity.seat == placed.seat);
+                if let Some(known) = known {
+                    let name = is_one_of_several.then_some(&*placed.name);
+                    known.set_upstream_name(name);
+                }
+            }
+        }
         threads.set_routes(&plans.into(), &pass(&file));
         status.set_serves(self.serves(&file, upstreams));
         self.file = Some(file);

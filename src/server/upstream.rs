@@ -154,6 +154,14 @@ impl Upstream {
         matches!(self.origin, Origin::Bridge(..))
     }
 
+    /// Under which name clients are told of failures that are not the shards' to tell, if its
+    /// route has several.
+    pub(super) fn set_upstream_name(&self, name: Option<&str>) {
+        if let Origin::Bridge(_, bridge) = &self.origin {
+            bridge.set_upstream_name(name.map(Arc::from));
+        }
+    }
+
     /// Whether each session goes to the server by itself.
     pub(super) fn is_elsewhere(&self) -> bool {
         matches!(self.origin, Origin::Elsewhere(_))
@@ -317,7 +325,12 @@ impl Upstream {
             Failure::Silent(_) => {
                 tracing::error!("the server did not answer initialize in time: killing it");
             }
-            failure => tracing::error!(error = %failure, pause_ms, "the server did not come up"),
+            failure => tracing::error!(
+                server = %self.name(),
+                error = %failure,
+                pause_ms,
+                "the server did not come up"
+            ),
         }
     }
 

@@ -2,6 +2,8 @@
 //! few requests and notifications that it sends upstream. Ids come in as raw
 //! JSON, exactly as their owner spelled them.
 
+use std::borrow::Cow;
+
 /// JSON-RPC: the text is not JSON.
 pub const PARSE_ERROR: i32 = -32700;
 /// JSON-RPC: the JSON is not a valid request, or not one that is allowed here.
@@ -35,6 +37,16 @@ pub enum Reason {
 }
 
 impl Reason {
+    const ALL: [Reason; 7] = [
+        Reason::UpstreamDown,
+        Reason::Timeout,
+        Reason::Overloaded,
+        Reason::TooLarge,
+        Reason::SessionEnded,
+        Reason::Cancelled,
+        Reason::Draining,
+    ];
+
     /// The word on the wire.
     pub fn word(self) -> &'static str {
         match self {
@@ -116,21 +128,54 @@ pub fn error(id: Option<&[u8]>, code: i32, message: &str) -> Vec<u8> {
 
 /// An error of the gateway's own, with `data.reason`.
 pub fn failure(id: Option<&[u8]>, reason: Reason) -> Vec<u8> {
-    let mut out = error_open(id, INTERNAL_ERROR, reason.sentence());
+    failure_at(None, id, reason)
+}
+
+/// The same about the upstream server of this name.
+pub fn failure_at(upstream: Option<&str>, id: Option<&[u8]>, reason: Reason) -> Vec<u8> {
+    with_reason(id, &about(upstream, reason.sentence()), reason)
+}
+
+/// The same for an upstream server that answered with nothing usable; `sentence` says
+/// what it was.
+pub fn upstream_failure(upstream: Option<&str>, id: Option<&[u8]>, sentence: &str) -> Vec<u8> {
+    with_reason(id, &about(upstream, sentence), Reason::UpstreamDown)
+}
+
+fn with_reason(id: Option<&[u8]>, sentence: &str, reason: Reason) -> Vec<u8> {
+    let mut out = error_open(id, INTERNAL_ERROR, sentence);
     out.extend_from_slice(br#","data":{"reason":""#);
     out.extend_from_slice(reason.word().as_bytes());
     out.extend_from_slice(br#""}}}"#);
     out
 }
 
-/// The same for an upstream server that answered with nothing usable; `sentence` says
-/// what it was.
-pub fn upstream_failure(id: Option<&[u8]>, sentence: &str) -> Vec<u8> {
-    let mut out = error_open(id, INTERNAL_ERROR, sentence);
-    out.extend_from_slice(br#","data":{"reason":""#);
-    out.extend_from_slice(Reason::UpstreamDown.word().as_bytes());
-    out.extend_from_slice(br#""}}}"#);
-    out
+/// The word and the sentence of an error that is written like one of the gateway's own.
+pub fn failure_in(error: &[u8]) -> Option<(&'static str, String)> {
+    #[derive(serde::Deserialize)]
+    struct Failure {
+        code: i32,
+        message: String,
+        data: Data,
+    }
+    #[derive(serde::Deserialize)]
+    struct Data {
+        reason: String,
+    }
+    let failure: Failure = serde_json::from_slice(error).ok()?;
+    let mut words = Reason::ALL.map(Reason::word).into_iter();
+    let word = words.find(|word| *word == failure.data.reason)?;
+    (failure.code == INTERNAL_ERROR).then_some((word, failure.message))
+}
+
+/// A sentence about the upstream server, with its name where one of several is meant.
+fn about<'a>(upstream: Option<&str>, sentence: &'a str) -> Cow<'a, str> {
+    const SUBJECT: &str = "upstream server";
+    let (Some(name), Some(at)) = (upstream, sentence.find(SUBJECT)) else {
+        return Cow::Borrowed(sentence);
+    };
+    let (subject, rest) = sentence.split_at(at + SUBJECT.len());
+    Cow::Owned(format!("{subject} {name}{rest}"))
 }
 
 /// The same for a hook that failed; `sentence` says how.
@@ -218,6 +263,57 @@ mod tests {
         let bytes = failure(Some(br#""a-\u0041""#), Reason::Timeout);
         assert!(bytes.windows(10).any(|w| w == br#""a-\u0041""#));
         assert_eq!(parsed(&bytes)["error"]["data"]["reason"], "timeout");
+    }
+
+    #[test]
+    fn a_failure_names_the_upstream_that_is_meant() {
+        let message = |bytes: &[u8]| parsed(bytes)["error"]["message"].clone();
+        let id = Some(&b"1"[..]);
+        for (reason, sentence) in [
+            (
+                Reason::UpstreamDown,
+                "The upstream server a\"\\\n is not available",
+            ),
+            (
+                Reason::Timeout,
+                "The upstream server a\"\\\n did not answer in time",
+            ),
+            (Reason::Overloaded, Reason::Overloaded.sentence()),
+        ] {
+            let bytes = failure_at(Some("a\"\\\n"), id, reason);
+            assert_eq!(message(&bytes), sentence);
+            assert_eq!(parsed(&bytes)["error"]["data"]["reason"], reason.word());
+            assert_eq!(message(&failure(id, reason)), reason.sentence());
+        }
+        let sentence = "The answer of the upstream server is odd";
+        let bytes = upstream_failure(Some("a"), id, sentence);
+        assert_eq!(
+            message(&bytes),
+            "The answer of the upstream server a is odd"
+        );
+        assert_eq!(parsed(&bytes)["error"]["data"]["reason"], "upstream_down");
+        assert_eq!(message(&upstream_failure(None, id, sentence)), sentence);
+    }
+
+    #[test]
+    fn a_failure_is_told_from_a_servers_own_error() {
+        let read = |message: &[u8]| failure_in(parsed(message)["error"].to_string().as_bytes());
+        for reason in Reason::ALL {
+            let message = failure_at(Some("a"), Some(b"1"), reason);
+            let (word, sentence) = read(&message).unwrap();
+            assert_eq!(word, reason.word());
+            assert_eq!(sentence, about(Some("a"), reason.sentence()));
+        }
+        let message = upstream_failure(None, None, "odd");
+        assert_eq!(read(&message), Some(("upstream_down", "odd".into())));
+        assert_eq!(read(&error(None, INTERNAL_ERROR, "odd")), None);
+        for own in [
+            r#"{"code":-1,"message":"m","data":{"reason":"timeout"}}"#,
+            r#"{"code":-32603,"message":"m","data":{"reason":"x"}}"#,
+            r#"{"code":-32603,"message":7,"data":{"reason":"timeout"}}"#,
+        ] {
+            assert_eq!(failure_in(own.as_bytes()), None, "{own}");
+        }
     }
 
     #[test]

@@ -304,14 +304,14 @@ impl Shard {
 
     fn tell(&mut self, ended: &Ended) {
         if ended.reason != Reason::Cancelled {
-            return self.tell_message(&ended.call, &ended.body(), How::Failed(ended.reason));
+            return self.tell_message(&ended.call, &ended.body(None), How::Failed(ended.reason));
         }
         let to = ended.reply_to();
         let how = How::Failed(ended.reason);
         self.tell_news(News::Ended { to, how });
         let make = |_: &Form| Delivery::Cancelled {
             part: to.part,
-            error: ended.body(),
+            error: ended.body(None),
         };
         if self.connections.deliver(to, make, EventQueue::end) {
             self.enforce_budget();

@@ -43,7 +43,13 @@ impl Incoming<'_> {
     }
 
     pub(super) fn failed(&self, reason: Reason) -> Step<InFlight> {
-        Step::Failed(reason, reply::failure(Some(self.raw_id()), reason))
+        self.failed_at(None, reason)
+    }
+
+    /// The same about the upstream of this name.
+    pub(super) fn failed_at(&self, upstream: Option<&str>, reason: Reason) -> Step<InFlight> {
+        let message = reply::failure_at(upstream, Some(self.raw_id()), reason);
+        Step::Failed(reason, message)
     }
 }
 
@@ -324,7 +330,8 @@ impl Joined {
         let leg = leg.and_then(|(id, leg)| self.open_leg(local, *id, *leg));
         let Some(leg) = leg else {
             self.want_leg(local, incoming.key, seat);
-            return incoming.failed(Reason::UpstreamDown);
+            let state = seat.shard.state.borrow();
+            return incoming.failed_at(state.upstream_name(), Reason::UpstreamDown);
         };
         let Incoming {
             text,

@@ -175,17 +175,18 @@ impl Local {
         }
     }
 
-    /// An upstream is left out of a list: told once for each reason. The counter has them all.
-    pub(super) fn left_out(&self, place: usize, kind: ListKind, why: &str) {
+    /// An upstream is left out of a list: told once for each reason, with what it was the first
+    /// time. The counter has them all.
+    pub(super) fn left_out(&self, place: usize, kind: ListKind, reason: &str, why: &str) {
         if let Some(seat) = self.seats.get(place) {
             seat.shard.counters.lists_left_out.add(1);
         }
         let (route, upstream) = (&self.settings.name, self.name(place));
-        if is_first(&("left out", route, upstream, kind.method(), why)) {
+        if is_first(&("left out", route, upstream, kind.method(), reason)) {
             tracing::warn!(
                 route,
                 upstream,
-                why,
+                why = shortened(why),
                 "an upstream is left out of {}",
                 kind.method()
             );

@@ -12,7 +12,7 @@ use crate::routing::client::{Step, UNKNOWN_LEVEL};
 use crate::routing::joined::cursor::{Cursor, Key};
 use crate::routing::joined::gathering::{Begun, Gathering, Progress, Question};
 use crate::routing::joined::naming::{Kind, UpstreamNames};
-use crate::routing::joined::{InFlight, Inner, Part};
+use crate::routing::joined::{InFlight, Inner, Part, SeatId};
 use crate::routing::session::SessionKey;
 use crate::wire::listing::{self, ListKind, Shown};
 use crate::wire::method::LOG_LEVELS;
@@ -70,44 +70,52 @@ impl Joined {
         for seat in &local.seats {
             self.want_leg(local, incoming.key, seat);
         }
+        let legs = self.open_legs(local, incoming.key);
         let mut is_offered = false;
         let mut asked = Vec::new();
-        for (seat, leg) in self.open_legs(local, incoming.key) {
-            if !seat.shard.has_list(leg, kind) {
-                continue;
-            }
-            is_offered = true;
+        let mut absent = Vec::new();
+        for (place, seat) in local.seats.iter().enumerate() {
             let own_cursor = match &cursor {
-                None => None,
+                None => Some(None),
                 Some(cursor) => {
-                    let name = local.place(seat.id).map(|place| local.name(place));
-                    let next = cursor.next.iter().find(|(of, _)| Some(&**of) == name);
-                    match next {
-                        Some((_, own)) => Some(&**own),
-                        None => continue,
-                    }
+                    let name = local.name(place);
+                    let next = cursor.next.iter().find(|(of, _)| **of == *name);
+                    next.map(|(_, own)| Some(&**own))
                 }
             };
-            let request = request(incoming.raw_id(), kind, own_cursor);
-            asked.push(Asked { seat, leg, request });
+            let leg = legs.iter().find(|(known, _)| known.id == seat.id);
+            match (leg, own_cursor) {
+                (None, Some(_)) => absent.push(seat.id),
+                (Some((seat, leg)), own_cursor) if seat.shard.has_list(*leg, kind) => {
+                    is_offered = true;
+                    asked.extend(own_cursor.map(|own_cursor| Asked {
+                        seat: seat.clone(),
+                        leg: *leg,
+                        request: request(incoming.raw_id(), kind, own_cursor),
+                    }));
+                }
+                _ => {}
+            }
         }
         if !is_offered && cursor.is_none() {
-            return match self.may_have(local, incoming.key) {
-                true => incoming.failed(Reason::UpstreamDown),
-                false => Step::Answer(reply::error(
+            // One that is not there may have such a list.
+            return match absent[..] {
+                [] => Step::Answer(reply::error(
                     Some(incoming.raw_id()),
                     reply::METHOD_NOT_FOUND,
                     "Method not found",
                 )),
+                [only] => {
+                    let only = local.seat(only).map(|seat| seat.shard.state.borrow());
+                    let name = only.as_ref().and_then(|state| state.upstream_name());
+                    incoming.failed_at(name, Reason::UpstreamDown)
+                }
+                _ => incoming.failed(Reason::UpstreamDown),
             };
         }
         let pages = cursor.map_or(0, |cursor| cursor.pages);
-        self.gather(local, incoming, Question::List { kind, pages }, asked)
-    }
-
-    /// Whether an upstream of the session is missing at the moment.
-    fn may_have(&self, local: &Local, key: SessionKey) -> bool {
-        self.open_legs(local, key).len() < local.seats.len()
+        let question = Question::List { kind, pages };
+        self.gather(local, incoming, question, asked, absent)
     }
 
     /// `logging/setLevel`, for every upstream that has logging.
@@ -142,16 +150,17 @@ impl Joined {
                 "No server has the logging capability",
             ));
         }
-        self.gather(local, incoming, Question::Level, asked)
+        self.gather(local, incoming, Question::Level, asked, Vec::new())
     }
 
-    /// Asks all of these at the same time.
+    /// Asks all of these at the same time. `absent`: who would be asked too.
     fn gather(
         self: &Rc<Self>,
         local: &Local,
         incoming: &Incoming<'_>,
         question: Question,
         asked: Vec<Asked>,
+        absent: Vec<SeatId>,
     ) -> Step<InFlight> {
         // Also at upstreams that are not asked.
         let legs = match self.sessions.borrow().get(incoming.key) {
@@ -176,6 +185,7 @@ impl Joined {
             client_id: incoming.raw_id().into(),
             question,
             seats: asked.iter().map(|asked| asked.seat.id).collect(),
+            absent,
         });
         let mut refused = None;
         for (place, asked) in asked.iter().enumerate() {
@@ -194,11 +204,12 @@ impl Joined {
             let mut gatherings = self.gatherings.borrow_mut();
             match step {
                 Step::InFlight { id, .. } => gatherings.asked(part, id),
-                Step::Answer(message) => drop(gatherings.answered(part, Some(message))),
+                // A failure says why.
+                Step::Answer(message) | Step::Failed(_, message) => {
+                    gatherings.answered(part, Ok(message));
+                }
                 Step::Refused(message) => refused = Some(message),
-                // It says why.
-                Step::Failed(_, message) => drop(gatherings.answered(part, Some(message))),
-                Step::Accepted => drop(gatherings.answered(part, None)),
+                Step::Accepted => drop(gatherings.answered(part, Err("it was not asked"))),
             }
         }
         if let Some(message) = refused {
@@ -260,16 +271,12 @@ impl Joined {
         }
     }
 
-    /// An upstream has answered its part, or never will (`None`).
-    pub(super) fn gathered(self: &Rc<Self>, part: Part, message: Option<Vec<u8>>) {
-        let room = self.ground.answers_room();
-        let message = message.filter(|message| {
-            let fits = message.len() <= room;
-            if !fits {
-                tracing::warn!("a list is left out: there is no room for it");
-            }
-            fits
-        });
+    /// An upstream has answered its part, or what it was asked has ended with this message.
+    pub(super) fn gathered(self: &Rc<Self>, part: Part, message: Vec<u8>) {
+        let message = match message.len() <= self.ground.answers_room() {
+            true => Ok(message),
+            false => Err("there is no room for its answer"),
+        };
         let done = {
             let mut gatherings = self.gatherings.borrow_mut();
             if !gatherings.answered(part, message) {
@@ -304,10 +311,14 @@ impl Joined {
                 continue;
             };
             let name = local.name(place);
-            let left_out = |why: &str| local.left_out(place, kind, why);
-            let Progress::Answered(message) = progress else {
-                left_out("it did not answer");
-                continue;
+            let left_out = |why: &str| local.left_out(place, kind, why, why);
+            let message = match progress {
+                Progress::Answered(message) => message,
+                Progress::Failed(why) => {
+                    left_out(why);
+                    continue;
+                }
+                Progress::Waiting(_) => continue, // all have answered
             };
             if message.len() > LIST_BYTES_MAX {
                 left_out("its answer is too long");
@@ -321,7 +332,11 @@ impl Joined {
                 .result
                 .filter(|_| envelope.kind == MessageKind::Result)
             else {
-                left_out("it answered with an error");
+                let error = envelope.error.map(|error| error.of(message));
+                match error.and_then(reply::failure_in) {
+                    Some((word, why)) => local.left_out(place, kind, word, &why),
+                    None => left_out("it answered with an error"),
+                }
                 refusal.get_or_insert((message, envelope.id.map(|id| id.span)));
                 continue;
             };

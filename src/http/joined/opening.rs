@@ -339,10 +339,9 @@ impl Joined {
         let lowest = versions.min();
         let refusal = match (missing, lowest) {
             (Some(name), _) if join.parts.len() > 1 => Some(reply::upstream_failure(
+                Some(name),
                 Some(&id),
-                &format!(
-                    "The upstream server {name} is not available, and nothing works without it"
-                ),
+                "The upstream server is not available, and nothing works without it",
             )),
             (None, Some(_)) => None,
             _ => Some(

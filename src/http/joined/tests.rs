@@ -575,7 +575,8 @@ impl Bench {
         let orders: Rc<RefCell<VecDeque<Order>>> = Rc::default();
         if up.is_private {
             let queue = orders.clone();
-            shard.connect_upstream(Box::new(move |order| queue.borrow_mut().push_back(order)));
+            let carry_out = move |order| queue.borrow_mut().push_back(order);
+            shard.connect_upstream(String::new(), Box::new(carry_out));
         }
         let seat = Seat {
             id: SeatId(self.next_seat),

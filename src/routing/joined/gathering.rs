@@ -26,8 +26,8 @@ pub enum Progress {
     Waiting(UpstreamId),
     /// This message, under whatever id.
     Answered(Vec<u8>),
-    /// It will not answer.
-    Failed,
+    /// It will not answer, for this reason.
+    Failed(&'static str),
 }
 
 /// A request that several upstreams are asked.
@@ -40,7 +40,7 @@ pub struct Gathering {
     /// The client's id, raw.
     pub client_id: Box<[u8]>,
     pub question: Question,
-    /// In the order of the route.
+    /// In the order of the route, those that are not there last.
     pub parts: Vec<(SeatId, Progress)>,
     missing: usize,
 }
@@ -63,15 +63,19 @@ pub struct Begun {
     pub client_id: Box<[u8]>,
     pub question: Question,
     pub seats: Vec<SeatId>,
+    /// Those that would be asked if they were there.
+    pub absent: Vec<SeatId>,
 }
 
 impl Gatherings {
-    /// Begins with all `seats` failed: each is to be reported by [`Gatherings::asked`] or
+    /// Begins with all failed: each of `seats` is to be reported by [`Gatherings::asked`] or
     /// [`Gatherings::answered`], then [`Gatherings::finish_if_done`] called once.
     pub fn begin(&mut self, begun: Begun) -> Part {
         self.next_generation = self.next_generation.wrapping_add(1);
         let generation = self.next_generation;
-        let parts = begun.seats.into_iter().map(|seat| (seat, Progress::Failed));
+        let failed = |why| move |seat| (seat, Progress::Failed(why));
+        let seats = begun.seats.into_iter().map(failed("it cannot be asked"));
+        let absent = begun.absent.into_iter().map(failed("it is not there"));
         let place = self.table.insert(Gathering {
             generation,
             session: begun.session,
@@ -79,7 +83,7 @@ impl Gatherings {
             reply_to: begun.reply_to,
             client_id: begun.client_id,
             question: begun.question,
-            parts: parts.collect(),
+            parts: seats.chain(absent).collect(),
             missing: 0,
         });
         Part {
@@ -122,9 +126,9 @@ impl Gatherings {
         }
     }
 
-    /// The upstream of this part has answered, or never will (`None`). False if nobody
+    /// The upstream of this part has answered, or never will, for a reason. False if nobody
     /// waits for it.
-    pub fn answered(&mut self, part: Part, message: Option<Vec<u8>>) -> bool {
+    pub fn answered(&mut self, part: Part, message: Result<Vec<u8>, &'static str>) -> bool {
         let Some(gathering) = self.get_mut(part) else {
             return false;
         };
@@ -139,11 +143,11 @@ impl Gatherings {
         }
         let mut bytes = 0;
         *progress = match message {
-            Some(message) => {
+            Ok(message) => {
                 bytes = message.len();
                 Progress::Answered(message)
             }
-            None => Progress::Failed,
+            Err(why) => Progress::Failed(why),
         };
         self.bytes += bytes;
         true
@@ -163,7 +167,7 @@ impl Gatherings {
         let gathering = self.table.try_remove(part.place as usize)?;
         let answers = gathering.parts.iter().map(|(_, progress)| match progress {
             Progress::Answered(message) => message.len(),
-            Progress::Waiting(_) | Progress::Failed => 0,
+            Progress::Waiting(_) | Progress::Failed(_) => 0,
         });
         self.bytes -= answers.sum::<usize>();
         Some(gathering)
@@ -191,7 +195,7 @@ impl Gathering {
             .iter()
             .filter_map(|(seat, progress)| match progress {
                 Progress::Waiting(id) => Some((*seat, *id)),
-                Progress::Answered(_) | Progress::Failed => None,
+                Progress::Answered(_) | Progress::Failed(_) => None,
             })
     }
 }
@@ -208,6 +212,7 @@ mod tests {
 
     const A: SeatId = SeatId(1);
     const B: SeatId = SeatId(2);
+    const C: SeatId = SeatId(3);
 
     fn begin(gatherings: &mut Gatherings) -> Part {
         gatherings.begin(Begun {
@@ -222,6 +227,7 @@ mod tests {
             client_id: b"7"[..].into(),
             question: Question::Level,
             seats: vec![A, B],
+            absent: vec![C],
         })
     }
 
@@ -237,16 +243,17 @@ mod tests {
         gatherings.asked(first, id(0));
         gatherings.asked(second, id(1));
         assert!(gatherings.finish_if_done(first).is_none());
-        assert!(gatherings.answered(second, Some(b"abc".to_vec())));
-        assert!(!gatherings.answered(second, Some(b"x".to_vec())), "once");
+        assert!(gatherings.answered(second, Ok(b"abc".to_vec())));
+        assert!(!gatherings.answered(second, Ok(b"x".to_vec())), "once");
         assert_eq!(gatherings.bytes(), 3);
         assert!(gatherings.finish_if_done(first).is_none());
         let waiting: Vec<_> = gatherings.get(first).unwrap().calls().collect();
         assert_eq!(waiting, [(A, id(0))]);
-        assert!(gatherings.answered(first, None));
+        assert!(gatherings.answered(first, Err("why")));
         let done = gatherings.finish_if_done(first).unwrap();
-        assert!(matches!(done.parts[0].1, Progress::Failed));
+        assert!(matches!(done.parts[0].1, Progress::Failed("why")));
         assert!(matches!(&done.parts[1].1, Progress::Answered(text) if text == b"abc"));
+        assert!(matches!(done.parts[2], (C, Progress::Failed(_))));
         assert_eq!((gatherings.bytes(), gatherings.len()), (0, 0));
     }
 
@@ -259,7 +266,7 @@ mod tests {
         assert!(gatherings.take(old).is_some());
         let new = begin(&mut gatherings);
         assert_eq!(new.place, old.place);
-        assert!(!gatherings.answered(old, None));
+        assert!(!gatherings.answered(old, Err("why")));
         assert!(gatherings.take(old).is_none());
         assert!(gatherings.finish_if_done(new).is_some(), "nobody was asked");
     }

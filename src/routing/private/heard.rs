@@ -496,7 +496,7 @@ impl ShardState {
             _ => Outcome::UpstreamDown,
         };
         if let Some(call) = self.end_call(id) {
-            let message = failure_of(call.client_id.raw(), end);
+            let message = failure_of(self.upstream_name(), call.client_id.raw(), end);
             acts.push(Act::Answer {
                 call,
                 message,

@@ -45,13 +45,29 @@ pub enum Opened {
     Refused {
         opening: Box<Opening>,
         message: Vec<u8>,
+        why: Unopened,
     },
 }
 
+/// Why a server has opened no session, as far as it may be the fault of how it is configured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unopened {
+    /// It refused `initialize` by this status.
+    Status(u16),
+    /// What it said is no result of an MCP server. A sentence.
+    Odd(String),
+    /// Its own error, which is the client's to read, or a fault of the connection.
+    Other,
+}
+
 impl Opened {
-    fn failed(opening: Box<Opening>, sentence: &str) -> Opened {
-        let message = reply::upstream_failure(Some(opening.client_id.raw()), sentence);
-        Opened::Refused { opening, message }
+    fn failed(name: Option<&str>, opening: Box<Opening>, sentence: &str) -> Opened {
+        let id = Some(opening.client_id.raw());
+        Opened::Refused {
+            message: reply::upstream_failure(name, id, sentence),
+            opening,
+            why: Unopened::Odd(sentence.to_owned()),
+        }
     }
 }
 
@@ -220,10 +236,15 @@ impl ShardState {
                 with: opening.client_id.raw(),
             };
             splice(&mut message, text, &mut [edit]);
-            return Some(Opened::Refused { opening, message });
+            return Some(Opened::Refused {
+                opening,
+                message,
+                why: Unopened::Other,
+            });
         };
         if opening.session == Some(Err(())) {
             return Some(Opened::failed(
+                self.upstream_name(),
                 opening,
                 "The upstream server gave a session id that is not visible ASCII",
             ));
@@ -231,6 +252,7 @@ impl ShardState {
         if result.len() > HANDSHAKE_BYTES_MAX {
             self.abandon_session_of(&opening);
             return Some(Opened::failed(
+                self.upstream_name(),
                 opening,
                 "The answer of the upstream server to initialize is too long",
             ));
@@ -243,7 +265,7 @@ impl ShardState {
             Err(error) => {
                 let sentence = format!("The handshake with the upstream server failed: {error}");
                 self.abandon_session_of(&opening);
-                Opened::failed(opening, &sentence)
+                Opened::failed(self.upstream_name(), opening, &sentence)
             }
         })
     }
@@ -262,7 +284,17 @@ impl ShardState {
     pub(super) fn opening_ended(&mut self, opening: Box<Opening>, end: End) -> Opened {
         self.abandon_session_of(&opening);
         let id = opening.client_id.raw();
-        let message = failure_of(id, end);
-        Opened::Refused { opening, message }
+        let why = match &end {
+            End::Refused { status, .. } => Unopened::Status(*status),
+            End::NoSession => Unopened::Status(404),
+            End::Done => Unopened::Odd("It ended its answer to initialize without a reply".into()),
+            End::TooLarge | End::Overloaded | End::Late | End::Broken(_) => Unopened::Other,
+        };
+        let message = failure_of(self.upstream_name(), id, end);
+        Opened::Refused {
+            opening,
+            message,
+            why,
+        }
     }
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 pub use state::Settings;
 use state::{Act, Key, State};
+use tracing::Instrument;
 
 use super::client::Client;
 use super::exchange::{Abort, End, Listener, Request};
@@ -190,7 +191,8 @@ impl Bridge {
                         key,
                         end: None,
                     };
-                    tasks::spawn("exchange", exchange.run(request, abort));
+                    let running = exchange.run(request, abort).in_current_span();
+                    tasks::spawn("exchange", running);
                 }
                 Act::Abort(key) => {
                     let abort = self.under_way.borrow().get(&key).cloned();

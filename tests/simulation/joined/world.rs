@@ -227,7 +227,8 @@ impl World {
         let orders: Rc<RefCell<VecDeque<Order>>> = Rc::default();
         if is_private {
             let queue = orders.clone();
-            shard.connect_upstream(Box::new(move |order| queue.borrow_mut().push_back(order)));
+            let carry_out = move |order| queue.borrow_mut().push_back(order);
+            shard.connect_upstream(String::new(), Box::new(carry_out));
         }
         let seat = Seat {
             id: SeatId(place as u32 + 1),

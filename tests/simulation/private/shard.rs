@@ -227,7 +227,9 @@ impl Shard {
 
     fn opened(&mut self, opened: Opened) {
         match opened {
-            Opened::Refused { opening, message } => {
+            Opened::Refused {
+                opening, message, ..
+            } => {
                 self.answer_opening(opening.reply_to, 200, &message);
             }
             Opened::Session { opening, handshake } => {
@@ -299,12 +301,12 @@ impl Shard {
     fn tell(&mut self, ended: &Ended) {
         let to = ended.reply_to();
         if ended.reason != Reason::Cancelled {
-            return self.tell_message(&ended.call, &ended.body(), How::Failed(ended.reason));
+            return self.tell_message(&ended.call, &ended.body(None), How::Failed(ended.reason));
         }
         self.ended(to, How::Failed(ended.reason));
         let make = |_: &Form| Delivery::Cancelled {
             part: to.part,
-            error: ended.body(),
+            error: ended.body(None),
         };
         if self.connections.deliver(to, make, EventQueue::end) {
             self.enforce_budget();

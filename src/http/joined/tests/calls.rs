@@ -2,6 +2,7 @@
 //! of it, whose ids they are.
 
 use super::*;
+use crate::wire::reply::Reason;
 
 fn two() -> Bench {
     Bench::new(&[shared("one"), private("two")])
@@ -326,6 +327,83 @@ fn a_call_at_an_upstream_that_is_down_fails_and_the_others_work() {
         .server("two")
         .result(&bench.server("two").one(), json!({}));
     bench.answer(call);
+    bench.is_quiet();
+}
+
+/// The sentence of a failure that says so.
+fn sentence(answer: &Value, reason: &str) -> String {
+    assert_eq!(answer["error"]["data"]["reason"], reason, "{answer}");
+    answer["error"]["message"].as_str().unwrap().to_owned()
+}
+
+/// What a server's failures are to clients: it dies under a call, it is down, it is silent.
+fn failures(bench: &Bench, session: SessionKey, name: &str, later: Millis) -> [String; 3] {
+    let one = bench.server("one");
+    let call = bench.tool(session, 1, name);
+    one.down();
+    let lost = sentence(&bench.answer(call), "upstream_down");
+    let params = json!({ "name": name });
+    let down = bench.ask(session, 2, "tools/call", &params).now();
+    one.up();
+    let call = bench.tool(session, 3, name);
+    one.shard().tick(later);
+    let late = sentence(&bench.answer(call), "timeout");
+    [lost, sentence(&down, "upstream_down"), late]
+}
+
+#[test]
+fn a_failure_says_which_of_several_servers_it_was() {
+    let mut bench = Bench::new(&[shared("one")]);
+    let session = bench.client();
+    let plain = [Reason::UpstreamDown, Reason::UpstreamDown, Reason::Timeout];
+    let said = failures(&bench, session, "x", Millis(LONG));
+    assert_eq!(said, plain.map(Reason::sentence));
+    bench.configure(&[shared("one"), shared("two")]);
+    bench.server("two").up();
+    let named = [
+        "The upstream server one is not available",
+        "The upstream server one is not available",
+        "The upstream server one did not answer in time",
+    ];
+    let said = failures(&bench, session, "one-x", Millis(2 * LONG));
+    assert_eq!(said, named);
+    // What it was asked when it was taken away.
+    let call = bench.tool(session, 4, "one-x");
+    bench.configure(&[shared("two")]);
+    let answer = bench.answer(call);
+    assert_eq!(sentence(&answer, "upstream_down"), named[0]);
+    bench.is_quiet();
+}
+
+#[test]
+fn a_failure_of_a_sessions_own_server_says_which_it_was() {
+    let mut bench = Bench::new(&[private("one")]);
+    let session = bench.client();
+    for (name, who) in [("x", ""), ("one-x", " one")] {
+        let one = bench.server("one");
+        let ask = || (bench.tool(session, 1, name), one.one().exchange.unwrap());
+        let (call, exchange) = ask();
+        let body = Vec::new();
+        one.end(exchange, End::Refused { status: 500, body });
+        assert_eq!(
+            sentence(&bench.answer(call), "upstream_down"),
+            format!("The upstream server{who} answered with HTTP status 500")
+        );
+        let (call, exchange) = ask();
+        one.end(exchange, End::Broken("TLS with the upstream server failed"));
+        assert_eq!(
+            sentence(&bench.answer(call), "upstream_down"),
+            format!("TLS with the upstream server{who} failed")
+        );
+        let (call, exchange) = ask();
+        one.end(exchange, End::Late);
+        assert_eq!(
+            sentence(&bench.answer(call), "timeout"),
+            format!("The upstream server{who} did not answer in time")
+        );
+        bench.configure(&[private("one"), shared("two")]);
+        bench.server("two").up();
+    }
     bench.is_quiet();
 }
 

@@ -266,10 +266,10 @@ fn a_leg_that_its_server_has_forgotten_and_does_not_take_again_is_opened_anew() 
     let again = two.one();
     assert_eq!(again.method(), "initialize");
     two.error(&again, -32000);
-    assert_eq!(
-        bench.answer(call)["error"]["data"]["reason"],
-        "upstream_down"
-    );
+    let answer = bench.answer(call);
+    assert_eq!(answer["error"]["data"]["reason"], "upstream_down");
+    let sentence = "The upstream server two is not available";
+    assert_eq!(answer["error"]["message"], sentence);
     assert_eq!(bench.joined.sessions(), 1, "the client's session lives on");
     assert!(!bench.has_leg(session, "two"));
     two.sessions.borrow_mut().clear();
@@ -277,6 +277,7 @@ fn a_leg_that_its_server_has_forgotten_and_does_not_take_again_is_opened_anew() 
         .ask(session, 2, "tools/call", &json!({"name": "two-x"}))
         .now();
     assert_eq!(answer["error"]["data"]["reason"], "upstream_down");
+    assert_eq!(answer["error"]["message"], sentence);
     bench.tick();
     two.open(&two.one(), "new", "2025-11-25", ABILITIES);
     assert!(bench.has_leg(session, "two"));

@@ -369,11 +369,56 @@ fn only_those_are_asked_that_have_the_list_and_without_any_there_is_none() {
 
 #[test]
 fn while_one_that_may_have_the_list_is_missing_the_list_is_not_said_to_be_none() {
+    for (missing, who) in [(&["two"][..], " two"), (&["two", "three"], "")] {
+        let upstreams: Vec<_> = ["one"].iter().chain(missing).map(|it| shared(it)).collect();
+        let bench = Bench::down(&upstreams);
+        bench.server("one").up_as("2025-11-25", r#"{"tools":{}}"#);
+        let session = bench.client();
+        let answer = bench.ask(session, 1, "prompts/list", &json!({})).now();
+        assert_eq!(answer["error"]["data"]["reason"], "upstream_down");
+        let sentence = format!("The upstream server{who} is not available");
+        assert_eq!(answer["error"]["message"], sentence);
+    }
+}
+
+/// How often a server was left out of lists.
+fn left_out(bench: &Bench, name: &str) -> u64 {
+    bench.server(name).shard().counters.lists_left_out.get()
+}
+
+#[test]
+fn whoever_is_left_out_is_counted_with_each_page_that_it_had_a_part_in() {
+    // One that was never there, one that refuses, one that goes, one without such a list.
+    let names = ["one", "two", "three", "four"];
+    let bench = Bench::down(&names.map(shared));
+    for name in ["two", "three"] {
+        bench.server(name).up();
+    }
+    bench
+        .server("four")
+        .up_as("2025-11-25", r#"{"resources":{}}"#);
+    let session = bench.client();
+    let counts = || names.map(|name| left_out(&bench, name));
+    let call = bench.begin(session, 1, "tools/list", &json!({}));
+    let page = json!({"tools": [{"name": "x"}], "nextCursor": "c"});
+    bench
+        .server("three")
+        .result(&bench.server("three").one(), page);
+    bench.server("two").error(&bench.server("two").one(), -1);
+    let first = bench.answer(call);
+    assert_eq!(super::names(&first, "tools"), ["three-x"]);
+    assert_eq!(counts(), [1, 1, 0, 0]);
+    bench.server("three").down();
+    let params = json!({"cursor": first["result"]["nextCursor"]});
+    let last = bench.ask(session, 2, "tools/list", &params).now();
+    assert_eq!(last["result"], json!({"tools": []}));
+    assert_eq!(counts(), [1, 1, 1, 0]);
+    // Nobody has it: no list has gone out that they could be left out of.
     let bench = Bench::down(&[shared("one"), shared("two")]);
     bench.server("one").up_as("2025-11-25", r#"{"tools":{}}"#);
     let session = bench.client();
-    let answer = bench.ask(session, 1, "prompts/list", &json!({})).now();
-    assert_eq!(answer["error"]["data"]["reason"], "upstream_down");
+    bench.ask(session, 1, "prompts/list", &json!({})).now();
+    assert_eq!(left_out(&bench, "two"), 0);
 }
 
 #[test]

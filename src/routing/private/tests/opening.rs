@@ -1,6 +1,7 @@
 //! A client's `initialize`, from its way to the server to a session or a refusal.
 
 use super::*;
+use crate::routing::private::Unopened;
 
 #[test]
 fn it_is_forwarded_as_it_is_under_an_id_of_ringways_own() {
@@ -179,22 +180,25 @@ fn a_client_that_goes_leaves_nothing_whenever_it_goes() {
 #[test]
 fn an_exchange_that_ends_without_an_answer_says_why() {
     let own = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"mine"}}"#;
-    for (end, code, says) in [
-        (End::Done, -32603, "without a reply"),
-        (End::NoSession, -32603, "know the session"),
-        (End::TooLarge, -32603, "over the limit"),
-        (End::Late, -32603, "in time"),
-        (End::Overloaded, -32603, "overloaded"),
-        (End::Broken("It broke"), -32603, "It broke"),
-        (refused(401, "no"), -32603, "HTTP status 401"),
-        (refused(400, own), -32600, "mine"),
+    let odd = || Unopened::Odd("It ended its answer to initialize without a reply".into());
+    let (other, status) = (Unopened::Other, Unopened::Status);
+    for (end, code, says, reason) in [
+        (End::Done, -32603, "without a reply", odd()),
+        (End::NoSession, -32603, "know the session", status(404)),
+        (End::TooLarge, -32603, "over the limit", other.clone()),
+        (End::Late, -32603, "in time", other.clone()),
+        (End::Overloaded, -32603, "overloaded", other.clone()),
+        (End::Broken("It broke"), -32603, "It broke", other),
+        (refused(401, "no"), -32603, "HTTP status 401", status(401)),
+        (refused(400, own), -32600, "mine", status(400)),
     ] {
         let mut desk = Desk::new();
         let (key, _) = desk.initialize(INITIALIZE);
         desk.head(key, "up");
-        let Some(Opened::Refused { message, .. }) = desk.finish(key, end) else {
+        let Some(Opened::Refused { message, why, .. }) = desk.finish(key, end) else {
             panic!()
         };
+        assert_eq!(why, reason);
         let message: Value = serde_json::from_slice(&message).unwrap();
         assert_eq!(
             (&message["id"], &message["error"]["code"]),

@@ -3,8 +3,10 @@
 //! the time go in; exchanges to be begun or aborted come out, and lines for the hub.
 #![forbid(unsafe_code)]
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use indexmap::IndexSet;
 
@@ -39,6 +41,9 @@ const GRACE_MS: u64 = 5_000;
 /// How long the rest of a response may take whose answer has come, milliseconds.
 const REST_MS: u64 = 5_000;
 
+/// What is repeated of a server's error that comes with a refusal.
+const ERROR_CHARACTERS: usize = 1_000;
+
 /// How often the exchanges are looked through for those that take too long, milliseconds.
 const SWEEP_MS: u64 = 1_000;
 
@@ -55,6 +60,9 @@ pub(super) enum Act {
 
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Under which name clients are told of its failures, if there are several servers. It may
+    /// change while a session lives.
+    pub upstream_name: Rc<RefCell<Option<Arc<str>>>>,
     /// Exchanges under way at most, besides the GET stream.
     pub connections_max: usize,
     /// Header lines of every request.
@@ -402,7 +410,8 @@ impl State {
             What::Call { id, .. } => {
                 let sentence = "Ringway failed to ask the upstream server";
                 let end = end.map_or(ending::End::Broken(sentence), Into::into);
-                self.outbox.push(&failure_of(&id, end));
+                let failure = self.failure_of(&id, end);
+                self.outbox.push(&failure);
             }
             What::Notice => {}
             What::Stream => {
@@ -440,6 +449,10 @@ impl State {
             self.sweep = now.after(SWEEP_MS);
             self.sweep(now);
         }
+    }
+
+    fn failure_of(&self, id: &[u8], end: ending::End) -> Vec<u8> {
+        failure_of(self.settings.upstream_name.borrow().as_deref(), id, end)
     }
 
     fn end(&mut self, how: String) {
@@ -606,16 +619,16 @@ impl State {
             Some(End::Refused { status, body }) => {
                 // A reverse proxy whose server is yet to come.
                 let may_change = matches!(status, 502..=504);
-                if !may_change && let (Some(_), Some(opening)) = (error_in(&body), &self.opening) {
-                    // The hub says what it was.
-                    let refusal = failure_of(&opening.id, ending::End::Refused { status, body });
-                    self.outbox.push(&refusal);
-                    return;
+                let mut how = format!("it answered initialize with HTTP status {status}");
+                if let Some(error) = error_in(&body) {
+                    let error = String::from_utf8_lossy(error);
+                    let error = error.chars().take(ERROR_CHARACTERS);
+                    let error: String = error.filter(|letter| !letter.is_control()).collect();
+                    how = format!("{how} and the error {error}");
+                } else if let Some(hint) = ending::hint_of(status) {
+                    how = format!("{how}: {hint}");
                 }
-                (
-                    format!("it answered initialize with HTTP status {status}"),
-                    may_change,
-                )
+                (how, may_change)
             }
             _ => ("it answered initialize with nothing".into(), false),
         };
@@ -773,7 +786,9 @@ impl State {
                 }
             } else if is_late(exchange.heard, patience) {
                 exchange.is_over = true;
-                self.outbox.push(&failure_of(id, ending::End::Late));
+                let name = self.settings.upstream_name.borrow();
+                let failure = failure_of(name.as_deref(), id, ending::End::Late);
+                self.outbox.push(&failure);
                 self.acts.push(Act::Abort(*key));
                 if let Some(id) = named {
                     self.by_id.remove(id);

@@ -151,6 +151,7 @@ fn client_of(server: &Server) -> Rc<Client> {
 
 fn settings() -> Settings {
     Settings {
+        upstream_name: Rc::default(),
         connections_max: 8,
         added_fields: Rc::default(),
         start_timeout_ms: 30_000,

@@ -3,6 +3,7 @@ use super::*;
 /// A state with a clock, and what it has begun.
 struct Script {
     state: State,
+    upstream_name: Rc<RefCell<Option<Arc<str>>>>,
     now: Millis,
     begun: Vec<(Key, Request)>,
     aborted: Vec<Key>,
@@ -46,13 +47,16 @@ const CHANGE: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_chan
 
 impl Script {
     fn new(connections_max: usize) -> Script {
+        let upstream_name = Rc::default();
         let settings = Settings {
+            upstream_name: Rc::clone(&upstream_name),
             connections_max,
             added_fields: b"x-added: 1\r\n"[..].into(),
             start_timeout_ms: 10_000,
             request_timeout_ms: 60_000,
         };
         Script {
+            upstream_name,
             state: State::new(settings, Millis(1_000)),
             now: Millis(1_000),
             begun: Vec::new(),
@@ -277,7 +281,7 @@ fn server_that_is_not_there_yet_is_asked_again_until_the_time_is_over() {
         assert!(script.lines().is_empty());
         let how = script.state.over().unwrap();
         assert!(
-            how.starts_with("the ") || how.ends_with("status 503"),
+            how.starts_with("the ") || how.contains("status 503: "),
             "{how}"
         );
     }
@@ -299,11 +303,23 @@ fn handshake_that_cannot_be_made_is_the_end_at_once() {
     for (end, how) in [
         (
             refused(401, "no"),
-            "it answered initialize with HTTP status 401",
+            "it answered initialize with HTTP status 401: it asks for a credential, or does not take the one that it got",
         ),
         (
             refused(404, ""),
-            "it answered initialize with HTTP status 404",
+            "it answered initialize with HTTP status 404: nothing takes MCP messages there: is the path of the URL right?",
+        ),
+        (
+            // In the server's own words, on one line.
+            refused(
+                400,
+                "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-1,\n\"message\":\"go away\"}}",
+            ),
+            r#"it answered initialize with HTTP status 400 and the error {"code":-1,"message":"go away"}"#,
+        ),
+        (
+            refused(429, ""),
+            "it answered initialize with HTTP status 429",
         ),
         (End::Done, "it answered initialize with nothing"),
         (
@@ -322,16 +338,6 @@ fn handshake_that_cannot_be_made_is_the_end_at_once() {
         assert_eq!(script.state.over(), Some(how));
         assert!(script.lines().is_empty());
     }
-    // What the server says in its own words the hub repeats.
-    let mut script = Script::new(8);
-    let key = script.begin(INITIALIZE);
-    let error = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"go away"}}"#;
-    script.end(key, refused(400, error));
-    assert!(script.state.over().is_none());
-    assert_eq!(
-        script.lines(),
-        [r#"{"jsonrpc":"2.0","id":268435456,"error":{"code":-1,"message":"go away"}}"#]
-    );
     // A session id that cannot be sent back.
     let mut script = Script::new(8);
     let key = script.begin(INITIALIZE);
@@ -413,6 +419,30 @@ fn each_end_without_an_answer_has_its_error() {
     let key = script.begin(r#"{"jsonrpc":"2.0","id":"s","result":{}}"#);
     script.end(key, refused(400, error));
     assert!(script.lines().is_empty());
+}
+
+#[test]
+fn an_error_names_the_server_while_it_is_one_of_several() {
+    let mut script = Script::ready(8);
+    for (name, sentence) in [
+        (None, "The upstream server answered with HTTP status 500"),
+        (
+            Some("one"),
+            "The upstream server one answered with HTTP status 500",
+        ),
+        (None, "The upstream server answered with HTTP status 500"),
+    ] {
+        *script.upstream_name.borrow_mut() = name.map(Arc::from);
+        let key = script.begin(&call(1, "a"));
+        script.end(key, refused(500, "oh"));
+        assert_eq!(script.failure(1)["message"], sentence);
+    }
+    // One that never comes.
+    *script.upstream_name.borrow_mut() = Some("one".into());
+    script.begin(&call(1, "a"));
+    script.pass(100_000);
+    let sentence = "The upstream server one did not answer in time";
+    assert_eq!(script.failure(1)["message"], sentence);
 }
 
 #[test]
