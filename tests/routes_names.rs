@@ -15,7 +15,9 @@ use support::routes::{
     Client, Served, call, joined, process_lines, refusal_of, route, text_of, until,
 };
 use support::stream::value;
-use support::{Layout, Request, Scratch, Stream, on_both_drivers, on_every_way, wait_until};
+use support::{
+    Layout, Request, Scratch, Stream, on_both_drivers, on_every_way, on_layouts, wait_until,
+};
 
 /// One server of each kind, all with the same things.
 fn three() -> [Peer; 3] {
@@ -276,17 +278,13 @@ fn unknown_names_are_refused_and_reach_nobody() {
 /// By route and kind, never by the name; what a server refuses is not among them. A reload begins nothing anew.
 #[test]
 fn unknown_and_denied_names_are_counted_by_kind() {
-    on_both_drivers(|layout| {
+    on_layouts(&[2], |layout| {
         let peers = three();
         let all = upstreams(&[(&peers[0], ""), (&peers[1], ""), (&peers[2], "")]);
         let with = |deny: &str| {
             let deny = format!("deny = {{ tools = [{deny:?}] }}");
             let other = [peers[0].toml("prefix = \"always\"")];
             [route("/mcp", &deny, &all), route("/b", "", &other)]
-        };
-        let layout = Layout {
-            shards: 2,
-            ..layout
         };
         let gateway = Served::start(layout, &with("two-delete"));
         let metrics = gateway.metrics();

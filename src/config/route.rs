@@ -14,6 +14,7 @@ use super::sources::{FileKind, Sources};
 use super::upstream::{self, UpstreamPlaces};
 use super::{Redaction, RedactionPlace, Route, RouteLimits, Selection};
 use crate::limits::{PATTERNS_MAX, REDACTIONS_MAX, UPSTREAMS_MAX};
+use crate::routing::joined::naming::{Kind, PerKind};
 use crate::values;
 
 /// For the hooks of one point to answer, where a route says nothing else.
@@ -75,8 +76,8 @@ pub(super) fn read<'d>(
         read_limits(&limits, defaults.limits)
     });
     let limits = limits.unwrap_or(defaults.limits);
-    let allow = selection(&mut table, "allow");
-    let deny = selection(&mut table, "deny");
+    let (allow, allow_places) = selection(&mut table, "allow");
+    let (deny, deny_places) = selection(&mut table, "deny");
     let redact = table.take("redact");
     let hooks = table.take("hooks");
     let upstreams = table.take_required("upstreams");
@@ -108,6 +109,7 @@ pub(super) fn read<'d>(
         upstreams,
     };
     note_names(value, &route, &upstream_places);
+    note_patterns(&route, [&allow_places, &deny_places]);
     Some((route, places))
 }
 
@@ -189,31 +191,43 @@ fn read_limits(value: &Value<'_>, defaults: RouteLimits) -> Option<RouteLimits> 
     Some(limits)
 }
 
+/// Where the patterns of a selection stand, in their order.
+pub(super) type SelectionPlaces<'d> = PerKind<Vec<Value<'d>>>;
+
 /// `allow` or `deny`.
-pub(super) fn selection(table: &mut Table<'_>, key: &'static str) -> Selection {
+pub(super) fn selection<'d>(
+    table: &mut Table<'d>,
+    key: &'static str,
+) -> (Selection, SelectionPlaces<'d>) {
+    let mut places = SelectionPlaces::default();
     let kinds = table.take(key).and_then(|value| value.table(&KINDS));
     let Some(mut kinds) = kinds else {
-        return Selection::default();
+        return (Selection::default(), places);
     };
-    let mut patterns = |kind| kinds.take(kind).map(|list| read_patterns(&list));
+    let mut patterns = |kind, places: &mut Vec<Value<'d>>| {
+        let list = kinds.take(kind)?;
+        let (patterns, items) = read_patterns(&list);
+        *places = items;
+        Some(patterns)
+    };
     let selection = Selection {
-        tools: patterns("tools"),
-        prompts: patterns("prompts"),
-        resources: patterns("resources"),
+        tools: patterns("tools", &mut places.tools),
+        prompts: patterns("prompts", &mut places.prompts),
+        resources: patterns("resources", &mut places.resources),
     };
     kinds.finish();
-    selection
+    (selection, places)
 }
 
-fn read_patterns(value: &Value<'_>) -> Vec<String> {
+fn read_patterns<'d>(value: &Value<'d>) -> (Vec<String>, Vec<Value<'d>>) {
     let mut patterns = Vec::new();
     for (text, item) in value.texts(PATTERNS_MAX).unwrap_or_default() {
         match text {
             "" => item.wrong("a pattern must not be empty"),
-            _ => patterns.push(text.to_owned()),
+            _ => patterns.push((text.to_owned(), item)),
         }
     }
-    patterns
+    patterns.into_iter().unzip()
 }
 
 fn hook_names(value: &Value<'_>, sources: &Sources<'_>) -> Option<Vec<String>> {
@@ -401,6 +415,26 @@ fn note_names(value: &Value<'_>, route: &Route, places: &[UpstreamPlaces]) {
         match problem.is_warning {
             true => value.notes().warning(at, problem.message),
             false => value.notes().error(at, problem.message),
+        }
+    }
+}
+
+/// Notes patterns of the route that match no public name, whatever the servers list. Those of an
+/// upstream are by the server's own names, of which nothing is known.
+fn note_patterns(route: &Route, places: [&SelectionPlaces<'_>; 2]) {
+    // Where names clash, that has been noted.
+    let Ok(naming) = route.naming() else { return };
+    for (selection, places) in [&route.allow, &route.deny].into_iter().zip(places) {
+        for kind in [Kind::Tool, Kind::Prompt, Kind::Resource] {
+            let patterns = selection.of(kind).iter().flatten();
+            for (pattern, item) in patterns.zip(places.of(kind)) {
+                if !naming.can_match(kind, pattern) {
+                    let shown = shortened(pattern);
+                    item.odd(format_args!(
+                        "{shown:?} matches nothing: the public name of a {kind} begins with the prefix of its upstream, or is an alias"
+                    ));
+                }
+            }
         }
     }
 }

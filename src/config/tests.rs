@@ -950,6 +950,68 @@ fn upstreams_whose_names_clash_are_refused() {
     }
 }
 
+/// What is to be denied and is not is worth a warning, where the file alone tells.
+#[test]
+fn patterns_that_match_nothing_are_warned_of() {
+    let told = |route: &str, more: &str| {
+        let upstreams = format!(
+            "upstreams = [{{ name = \"one\", command = [\"x\"]{more} }}, {{ name = \"two\", command = [\"x\"] }}]"
+        );
+        problems(&format!(
+            "[[routes]]\npath = \"/a\"\n{route}\n{upstreams}\n"
+        ))
+    };
+    let matches_nothing = |place: &str, pattern: &str, kind: &str| {
+        format!(
+            "{place}: {pattern:?} matches nothing: the public name of a {kind} begins with the prefix of its upstream, or is an alias"
+        )
+    };
+    let deny =
+        r#"deny = { tools = ["delete", "one-x", "*-delete"], resources = ["", "file:///*"] }"#;
+    assert_eq!(
+        told(deny, ""),
+        [
+            matches_nothing("3:19: warning: routes[0].deny.tools[0]", "delete", "tool"),
+            "3:64: error: routes[0].deny.resources[0]: a pattern must not be empty".to_owned(),
+            matches_nothing(
+                "3:68: warning: routes[0].deny.resources[1]",
+                "file:///*",
+                "resource"
+            ),
+        ]
+    );
+    let allow = r#"allow = { prompts = ["ask*"], tools = ["ask"] }"#;
+    assert_eq!(
+        told(allow, ""),
+        [
+            matches_nothing(
+                "3:22: warning: routes[0].allow.prompts[0]",
+                "ask*",
+                "prompt"
+            ),
+            matches_nothing("3:40: warning: routes[0].allow.tools[0]", "ask", "tool"),
+        ]
+    );
+    // An alias, and names without a prefix.
+    let alias = ", aliases = { tools = { ask = \"x\" } }";
+    assert_eq!(told(allow, alias).len(), 1);
+    assert_eq!(told(allow, ", prefix = \"never\""), [""; 0]);
+    let single = format!("{allow}\n");
+    assert_eq!(problems(&with("", &single, ONE)), [""; 0]);
+    // An upstream's own names are its server's.
+    assert_eq!(told("", ", deny = { tools = [\"delete\"] }"), [""; 0]);
+    // Names that clash are told, and not what comes of them.
+    let clash = r#"[[routes]]
+path = "/a"
+deny = { tools = ["delete"] }
+upstreams = [{ name = "a", command = ["x"] }, { name = "a", command = ["x"] }]
+"#;
+    assert_eq!(
+        problems(clash),
+        ["4:56: error: the route has two upstreams of the name \"a\""]
+    );
+}
+
 #[test]
 fn aliases_that_clash_are_refused_and_long_ones_warned_of() {
     let none: [&str; 0] = [];

@@ -93,8 +93,8 @@ pub(super) fn read<'d>(
         start_timeout,
         request_timeout,
         aliases: aliases.unwrap_or_default(),
-        allow: selection(&mut table, "allow"),
-        deny: selection(&mut table, "deny"),
+        allow: selection(&mut table, "allow").0,
+        deny: selection(&mut table, "deny").0,
     };
     table.finish();
     Some((upstream, places))

@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
+mod reach;
+
 use super::pattern::Filter;
 use crate::limits::UPSTREAM_NAME_CHARACTERS;
 use crate::wire::listing::{Item, ListKind, Shown};

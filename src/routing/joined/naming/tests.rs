@@ -442,6 +442,57 @@ fn a_view_that_is_denied_has_no_name() {
     assert_eq!(naming.resolve(Kind::Resource, "ui://one-a/b"), None);
 }
 
+#[test]
+fn patterns_that_no_public_name_can_have_are_known() {
+    let mut one = upstream("one");
+    one.aliases.tools = pairs(&[("ask", "x"), ("tell", "y")]);
+    one.aliases.resources = pairs(&[("docs:a", "file:///a")]);
+    let naming = naming(&[one.clone(), upstream("two")]);
+    for (kind, pattern, can) in [
+        (Kind::Tool, "delete", false),
+        (Kind::Tool, "delete*", false),
+        (Kind::Tool, "one", false),
+        (Kind::Tool, "One-*", false),
+        (Kind::Tool, "onex*", false),
+        (Kind::Tool, "as", false),
+        (Kind::Tool, "ask?*", false),
+        // What has an alias is called by that alone.
+        (Kind::Tool, "one-x", false),
+        (Kind::Prompt, "one-x", true),
+        (Kind::Prompt, "ask", false),
+        (Kind::Tool, "two-x", true),
+        (Kind::Tool, "*", true),
+        (Kind::Tool, "*delete", true),
+        (Kind::Tool, "t*delete", true),
+        (Kind::Tool, "one*", true),
+        (Kind::Tool, "one-del*", true),
+        (Kind::Tool, "ask", true),
+        (Kind::Tool, "a*k", true),
+        (Kind::Tool, "a*x", false),
+        (Kind::Resource, "file:///*", false),
+        (Kind::Resource, "two-file:///*", true),
+        (Kind::Resource, "docs:*", true),
+        // A template of this text would have no alias.
+        (Kind::Resource, "one-file:///a", true),
+        (Kind::Resource, "ui://*", true),
+        (Kind::Resource, "u*", true),
+        (Kind::Resource, "ui://two-*", true),
+        (Kind::Resource, "ui://twos*", false),
+        (Kind::Resource, "two-ui://*", false),
+        (Kind::Resource, "two-u*", true),
+        (Kind::Tool, "two-ui://*", true),
+        (Kind::Tool, "ui://*", false),
+    ] {
+        assert_eq!(naming.can_match(kind, pattern), can, "{kind} {pattern}");
+    }
+    let mut two = upstream("two");
+    two.prefix = Prefix::Never;
+    let naming = self::naming(&[one, two]);
+    for (pattern, can) in [("delete", true), ("delete*", true), ("one-x", false)] {
+        assert_eq!(naming.can_match(Kind::Tool, pattern), can, "{pattern}");
+    }
+}
+
 /// Names of few letters, so that they hide, begin and equal each other.
 fn word() -> impl Strategy<Value = String> {
     "(ui://)?[ab-]{0,4}"
@@ -560,6 +611,35 @@ fn expected<'a>(
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, max_global_rejects: 60_000, ..ProptestConfig::default() })]
+
+    /// Of no pattern that matches a name is it said that it could not.
+    #[test]
+    fn what_matches_a_name_can_match(
+        (upstreams, _) in route(),
+        words in prop::collection::vec(word(), 1..6),
+        pattern in "(ui://)?[ab*-]{0,4}(ui://)?[ab*-]{1,3}",
+    ) {
+        let naming = Naming::new(&upstreams, &Rules::default());
+        prop_assume!(naming.is_ok());
+        let naming = naming.expect("names that can be told apart");
+        let filter = Filter::new(Some(std::slice::from_ref(&pattern)), &[]);
+        let aliases = upstreams.iter().flat_map(|it| it.aliases.all().flatten());
+        let aliases: Vec<_> = aliases.map(|(public, _)| public).collect();
+        for kind in KINDS {
+            let rules_of = match kind {
+                Kind::Template => Kind::Resource,
+                kind => kind,
+            };
+            for word in words.iter().chain(aliases.iter().copied()).chain([&pattern]) {
+                for prefix in ["", "a-", "b-", "ab-", "ui://a-", "ui://ab-"] {
+                    let public = format!("{prefix}{word}");
+                    if naming.meaning(kind, &public).is_some() && filter.allows(&public) {
+                        prop_assert!(naming.can_match(rules_of, &pattern), "{kind} {public}");
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn names_resolve_to_what_they_were_made_of(
