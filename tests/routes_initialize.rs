@@ -931,6 +931,48 @@ fn stop_ends_every_server_and_every_session() {
     });
 }
 
+/// Whoever waits when the time for the drain is over is told so, whatever kind of server it is at, and nothing is
+/// waited for beyond that.
+#[test]
+fn calls_are_told_when_the_drain_runs_out_of_time() {
+    on_every_way(|layout| {
+        for kinds in [&[0][..], &[1], &[2], &[0, 1], &[0, 1, 2]] {
+            let peers = three();
+            let peers: Vec<&Peer> = kinds.iter().map(|at| &peers[*at]).collect();
+            let upstreams: Vec<String> = peers
+                .iter()
+                .map(|peer| peer.toml("prefix = \"always\""))
+                .collect();
+            let routes = [route("/mcp", "", &upstreams)];
+            let mut gateway = Served::start_with(layout, "drain-timeout = \"500ms\"", &routes);
+            let client = Client::open(&gateway);
+            let mut calls = Vec::new();
+            for peer in &peers {
+                peer.hold(|asked| asked.calls("hold"));
+                let params = call(&format!("{}-hold", peer.name), "n");
+                calls.push((*peer, client.begin("tools/call", &params)));
+                wait_until("it is held", || peer.held_count() == 1);
+            }
+            drop(client);
+            gateway.signal(Signal::TERM);
+            for (peer, connection) in &mut calls {
+                let response = connection.response();
+                let reason = match peer.reached() {
+                    Reached::Http => "session_ended",
+                    Reached::Stdio | Reached::SharedHttp => "draining",
+                };
+                assert_eq!(refused_because(&response), reason, "{response}");
+            }
+            let status = gateway.gateway_mut().wait();
+            let log = gateway.stderr.text();
+            assert_eq!(status.code(), Some(0), "{log}");
+            let said = "calls in flight after --drain-timeout are cancelled";
+            assert_eq!(log.matches(said).count(), 1, "{log}");
+            assert!(!log.contains("could be told"), "{log}");
+        }
+    });
+}
+
 // --- Routes beside each other.
 
 /// A session is one of its route: elsewhere it is as unknown as one that never was.

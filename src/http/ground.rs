@@ -24,6 +24,7 @@ use crate::runtime::bell::{Post, PostError};
 use crate::runtime::clock;
 use crate::runtime::counters::Counters;
 use crate::runtime::driver::Driver;
+use crate::wire::reply::Reason;
 
 /// In which form answers are given to clients that take both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -338,10 +339,11 @@ impl Ground {
 
     /// Finishes what is in flight and begins nothing new: no connection is
     /// accepted, idle ones end, new calls are refused. Told so again, it waits for
-    /// nothing: sessions with upstreams of their own end, with all that is in flight.
+    /// nothing: all that is in flight ends, and sessions with upstreams of their own.
     pub fn drain(&self) {
         if self.is_draining() {
             self.end_own_sessions();
+            self.each_seat(|seat| seat.end_calls(Reason::Draining));
             return;
         }
         self.each_seat(|seat| seat.state.borrow_mut().drain());

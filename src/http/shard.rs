@@ -651,6 +651,13 @@ impl Shard {
         self.perform(acts);
     }
 
+    /// Ends all calls in flight; they are answered with `reason`, and the server is told.
+    pub(super) fn end_calls(&self, reason: Reason) {
+        let mut acts = Vec::new();
+        self.state.borrow_mut().end_calls(reason, &mut acts);
+        self.perform(acts);
+    }
+
     /// Rings for the hub if there are lines for it, or another log level; hands over
     /// what is to be done at the sessions' own upstreams.
     pub fn notify_hub(&self) {

@@ -480,6 +480,13 @@ impl ShardState {
         Some(Ended { call, reason })
     }
 
+    /// Ends all calls from this side.
+    pub fn end_calls(&mut self, reason: Reason, acts: &mut Vec<Act>) {
+        for (id, _) in self.calls.all() {
+            acts.extend(self.withdraw(id, reason).map(Act::End));
+        }
+    }
+
     pub(super) fn end_call(&mut self, id: UpstreamId) -> Option<Call> {
         let session = self.calls.get(id)?.session;
         let session = self.sessions.get_mut(session)?;

@@ -251,8 +251,7 @@ impl Running {
     fn drain(&mut self) -> Result<(), ServerError> {
         self.status.set_phase(Phase::Draining);
         let mut deadline = Instant::now() + self.drain_timeout;
-        // Sessions with upstreams of their own have somebody to tell that it is over.
-        let mut is_last = !self.upstreams.iter().any(Upstream::is_elsewhere);
+        let mut is_last = false;
         self.threads.drain();
         let mut left = self.threads.shards();
         while left > 0 {
@@ -273,11 +272,11 @@ impl Running {
                 }
                 Ok(_) => {}
                 Err(_) if is_last => {
-                    tracing::warn!("calls are still in flight after --drain-timeout");
+                    tracing::warn!("not all could be told of it in time");
                     break;
                 }
                 Err(_) => {
-                    // The sessions' own servers are told that it is over.
+                    // Clients and servers are told that it is over.
                     tracing::warn!("calls in flight after --drain-timeout are cancelled");
                     is_last = true;
                     deadline = Instant::now() + Duration::from_millis(FAREWELL_MS + TICK_MS * 4);

@@ -162,11 +162,6 @@ impl Upstream {
         }
     }
 
-    /// Whether each session goes to the server by itself.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        matches!(self.origin, Origin::Elsewhere(_))
-    }
-
     /// Whether it came up once, or was tried and failed, or is not Ringway's to start.
     pub(super) fn has_settled(&self) -> bool {
         self.has_settled

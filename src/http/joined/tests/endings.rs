@@ -165,11 +165,28 @@ fn while_draining_what_is_in_flight_ends_well_and_nothing_begins() {
 fn a_second_drain_ends_sessions_and_tells_their_upstreams() {
     let bench = Bench::new(&[shared("one"), private("two")]);
     let session = bench.client();
-    let call = bench.tool(session, 1, "two-x");
+    let at_own = bench.tool(session, 1, "two-x");
     bench.server("two").one();
+    let (at_shared, list) = (
+        bench.tool(session, 2, "one-x"),
+        bench.begin(session, 3, "tools/list", &json!({})),
+    );
+    assert_eq!(bench.server("one").asked().len(), 2);
     bench.ground.drain();
     bench.ground.drain();
-    assert_eq!(code(&bench.answer(call)), -32603);
+    let reason = |call| bench.answer(call)["error"]["data"]["reason"].clone();
+    assert_eq!(reason(at_own), "session_ended");
+    // What is in flight at a server that all share would hold the end up.
+    assert_eq!(reason(at_shared), "draining");
+    reason(list);
+    assert_eq!(bench.ground.calls_in_flight(), 0);
+    let cancelled = bench.server("one").asked();
+    assert_eq!(cancelled.len(), 2);
+    assert!(
+        cancelled
+            .iter()
+            .all(|it| it.method() == "notifications/cancelled")
+    );
     bench.server("two").settle();
     assert_eq!(bench.server("two").deleted.borrow().len(), 1);
     assert!(bench.ground.is_upstream_quiet());
