@@ -172,11 +172,14 @@ fn views_are_those_of_tools_alone() {
     for of in [ResultOf::Prompt, ResultOf::Read] {
         assert_eq!(in_result(of, &whole), whole);
     }
-    let elsewhere = format!(r#"{{"content":[{{"type":"text","text":"","#,)
-        + meta
-        + r#"}],"structuredContent":{"#
-        + meta
-        + "}}";
+    let elsewhere = [
+        r#"{"content":[{"type":"text","text":"","#,
+        meta,
+        r#"}],"structuredContent":{"#,
+        meta,
+        "}}",
+    ]
+    .concat();
     assert_eq!(in_result(ResultOf::ToolCall, &elsewhere), elsewhere);
 }
 
