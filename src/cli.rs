@@ -22,7 +22,7 @@ use crate::upstream::http::address::{Address, AddressError, FieldError, Fields};
 use crate::values::{admin, bytes, connections, duration, listen, path, pin, ring_flags};
 use crate::wire::scan::ID_BYTES_MAX;
 
-/// Ringway: an MCP gateway. Many Streamable HTTP clients in front of one MCP server
+/// Ringway: an MCP gateway. Many Streamable HTTP clients in front of one or several MCP servers
 #[derive(Debug, Parser)]
 #[command(name = "ringway", version, max_term_width = 100)]
 pub struct Cli {

@@ -97,7 +97,7 @@ fn serve_file(path: &Path, flags: &LogFlags) -> ExitCode {
         flags.log_format.unwrap_or(process.log_format),
     );
     for warning in &loaded.warnings.0 {
-        tracing::warn!(file = %path.display(), "{warning}");
+        tracing::warn!("{}:{warning}", path.display());
     }
     let outcome = server::run_file(path.to_owned(), loaded.file, Vec::new());
     drop(log);

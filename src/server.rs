@@ -61,7 +61,7 @@ pub enum ServerError {
         source: std::io::Error,
     },
     #[error(
-        "cannot listen on {address} for the admin listener: {source}; choose another address with --admin, or --admin off"
+        "cannot listen on {address} for the admin listener: {source}; choose another address with --admin (`admin` in a configuration file), or `off`"
     )]
     Admin {
         address: SocketAddr,
@@ -121,7 +121,7 @@ impl From<SeatError> for ServerError {
 fn taken(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            "; another process listens there, choose another port with --listen"
+            "; another process listens there, choose another port with --listen (`listen` in a configuration file)"
         }
         _ => "",
     }

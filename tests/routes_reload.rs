@@ -465,6 +465,42 @@ fn token_file_of_a_route_may_be_another() {
     });
 }
 
+/// Whose a session is cannot be shown where there are no tokens, and what is nobody's can belong to no token: it
+/// ends, with its stream, so that nothing more comes on it.
+#[test]
+fn sessions_end_where_tokens_come_to_a_route_or_go_from_it() {
+    on_both_drivers(|layout| {
+        let peers = [Reached::Stdio, Reached::Http]
+            .into_iter()
+            .zip(["one", "two"])
+            .map(|(reached, name)| peer(reached, name));
+        let peers: Vec<_> = peers.collect();
+        let scratch = Scratch::new();
+        let alice = "alice-secret-0123456789";
+        let path = scratch.path("a");
+        std::fs::write(&path, format!("alice {alice}\n")).expect("ours");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("our file");
+        let upstreams: Vec<_> = peers.iter().map(|peer| peer.toml("")).collect();
+        let of = |more: &str| route("/mcp", more, &upstreams);
+        let tokens = of("auth-token-file = \"a\"");
+        let gateway = Served::start_in(scratch, layout, "", std::slice::from_ref(&tokens));
+        for (token, then) in [(Some(alice), of("")), (None, tokens)] {
+            let client = Client::open_as(&gateway, "/mcp", LATEST, token);
+            let mut stream = client.stream();
+            client.subscribe("one-file:///a");
+            assert_eq!(peers[1].live().len(), 1);
+            gateway.reload(&[then]);
+            stream.expect_end();
+            wait_until("its session upstream is ended", || {
+                peers[1].live().is_empty()
+            });
+        }
+        // Another one with the same token goes on.
+        let client = Client::open_as(&gateway, "/mcp", LATEST, Some(alice));
+        expect_echo(&client, "one");
+    });
+}
+
 /// Sessions and lists that are under way while the configuration changes beneath them.
 #[test]
 fn what_is_under_way_is_answered_over_a_reload() {

@@ -365,14 +365,34 @@ impl Joined {
 
     /// Ends every session of these owners.
     pub fn end_sessions_of(self: &Rc<Self>, gone: &[TokenId]) {
-        let theirs = self.sessions.borrow().of_owners(gone);
-        let sessions = theirs.len();
-        theirs.into_iter().for_each(|key| self.end_session(key));
-        tracing::info!(
-            shard = self.ground.index,
-            sessions,
-            "sessions of removed tokens ended"
-        );
+        let theirs = self
+            .sessions
+            .borrow()
+            .of_owners(|owner| gone.contains(&owner));
+        self.end_unowned(theirs);
+    }
+
+    /// Ends every session that has a token: the route has none any more.
+    pub fn end_sessions_of_tokens(self: &Rc<Self>) {
+        let theirs = self
+            .sessions
+            .borrow()
+            .of_owners(|owner| owner != TokenId::ANYONE);
+        self.end_unowned(theirs);
+    }
+
+    fn end_unowned(self: &Rc<Self>, keys: Vec<SessionKey>) {
+        let sessions = keys.len();
+        keys.into_iter().for_each(|key| self.end_session(key));
+        if sessions > 0 {
+            tracing::info!(
+                parent: None,
+                shard = self.ground.index,
+                route = &*self.name(),
+                sessions,
+                "sessions ended because the tokens of the route are others"
+            );
+        }
     }
 
     /// Lists have changed although no upstream says so: the session is told.
@@ -408,6 +428,7 @@ impl Joined {
             }
             if older.is_some() && session.replacements == REPLACEMENTS_LOGGED {
                 tracing::warn!(
+                    parent: None,
                     shard = self.ground.index,
                     replaced = REPLACEMENTS_LOGGED,
                     "clients of one session keep replacing each other's GET stream"

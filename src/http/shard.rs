@@ -195,11 +195,13 @@ impl Shard {
         let mut acts = Vec::new();
         let sessions = self.state.borrow_mut().end_sessions_of(gone, &mut acts);
         self.perform(acts);
-        tracing::info!(
-            shard = self.ground.index,
-            sessions,
-            "sessions of removed tokens ended"
-        );
+        if sessions > 0 {
+            tracing::info!(
+                shard = self.ground.index,
+                sessions,
+                "sessions of removed tokens ended"
+            );
+        }
     }
 
     /// Opens a session of `version`, under an id from the system's random source.

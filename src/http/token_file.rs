@@ -185,7 +185,12 @@ impl TokenFile {
                 cell.publish_while(wanted, tokens);
             }
             Look::Bad(error) => {
-                tracing::error!(%error, "the token file has changed and cannot be used; the tokens before stay in force");
+                let error = error.to_string();
+                let error = error.strip_prefix("--").unwrap_or(&error);
+                tracing::error!(
+                    error,
+                    "the token file has changed and cannot be used; the tokens before stay in force"
+                );
             }
         }
     }

@@ -274,13 +274,14 @@ impl ConfigInForce {
         let loaded = match config::load(&self.path, &ThisMachine, self.maker.hooks()) {
             Ok(loaded) => loaded,
             Err(problems) => {
-                let problems: Vec<_> = problems.0.iter().map(ToString::to_string).collect();
+                let shown = problems.0.iter().map(|problem| format!("{file}:{problem}"));
+                let problems: Vec<_> = shown.collect();
                 self.refuse(&problems);
                 return Vec::new();
             }
         };
         for warning in &loaded.warnings.0 {
-            tracing::warn!(file, "{warning}");
+            tracing::warn!("{file}:{warning}");
         }
         let changed = settings::changed(&self.process, self.needs_hub, &loaded.file);
         if !changed.is_empty() {

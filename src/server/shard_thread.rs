@@ -338,7 +338,13 @@ impl Thread {
                 }
                 Some((cell.clone(), Rc::new(cell.reader())))
             }
-            (None, _) => None,
+            (None, before) => {
+                if before.is_some() {
+                    // Nobody can show a token any more: its sessions could not be used or ended.
+                    end_sessions_of_tokens(&service);
+                }
+                None
+            }
         };
         let reader = tokens.as_ref().map(|(_, reader)| reader.clone());
         Some(RouteHere {
@@ -354,6 +360,13 @@ impl Thread {
 fn end_calls(shard: &Shard) {
     if !shard.is_private() {
         shard.upstream_down();
+    }
+}
+
+fn end_sessions_of_tokens(service: &Service) {
+    // A server that is served as it is has its tokens, or none, from start to end.
+    if let Service::Joined(joined) = service {
+        joined.end_sessions_of_tokens();
     }
 }
 

@@ -15,10 +15,11 @@ pub struct Share<'a> {
     pub result: &'a [u8],
 }
 
-/// The result for a session of `version`. `server` is the name that clients see, if there
-/// are several servers; one alone keeps its own. What a share's result does not hold in the
-/// form that the protocol gives it, counts as not there.
-pub fn union(version: Version, server: &str, shares: &[Share<'_>]) -> Vec<u8> {
+/// The result for a session of `version`. `server` is the name that clients see, also while
+/// one server alone is there. `tells`: of lists that can be had a change is told, because
+/// another server may come, whether any of these says that it does so. What a share's result
+/// does not hold in the form that the protocol gives it, counts as not there.
+pub fn union(version: Version, server: &str, tells: bool, shares: &[Share<'_>]) -> Vec<u8> {
     let results: Vec<(&str, Map<String, Value>)> = shares
         .iter()
         .filter_map(|share| match serde_json::from_slice(share.result) {
@@ -32,16 +33,15 @@ pub fn union(version: Version, server: &str, shares: &[Share<'_>]) -> Vec<u8> {
             add(&mut capabilities, more);
         }
     }
+    for kind in ["tools", "prompts", "resources"] {
+        if let (true, Some(Value::Object(known))) = (tells, capabilities.get_mut(kind)) {
+            known.insert("listChanged".into(), true.into());
+        }
+    }
     let mut out = Map::new();
     out.insert("protocolVersion".into(), version.as_str().into());
     out.insert("capabilities".into(), Value::Object(capabilities));
-    let info = match &results[..] {
-        [(_, only)] => only.get("serverInfo").cloned(),
-        _ => None,
-    };
-    let info = info.unwrap_or_else(
-        || serde_json::json!({ "name": server, "version": env!("CARGO_PKG_VERSION") }),
-    );
+    let info = serde_json::json!({ "name": server, "version": env!("CARGO_PKG_VERSION") });
     out.insert("serverInfo".into(), info);
     let instructions = instructions(&results);
     if !instructions.is_empty() {
@@ -87,7 +87,7 @@ fn instructions(results: &[(&str, Map<String, Value>)]) -> String {
 mod tests {
     use super::*;
 
-    fn joined(results: &[(&str, &str)]) -> Value {
+    fn joined(tells: bool, results: &[(&str, &str)]) -> Value {
         let shares: Vec<_> = results
             .iter()
             .map(|(name, result)| Share {
@@ -95,7 +95,7 @@ mod tests {
                 result: result.as_bytes(),
             })
             .collect();
-        let text = union(Version::V2025_06_18, "all", &shares);
+        let text = union(Version::V2025_06_18, "all", tells, &shares);
         serde_json::from_slice(&text).unwrap()
     }
 
@@ -106,7 +106,7 @@ mod tests {
         let two = r#"{"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true},
             "tasks":{"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"two","version":"2"},"instructions":"Second."}"#;
         let three = r#"{"capabilities":{"tools":{"listChanged":false},"tasks":{"list":{}}},"instructions":" "}"#;
-        let value = joined(&[("a", one), ("b", two), ("c", three)]);
+        let value = joined(false, &[("a", one), ("b", two), ("c", three)]);
         assert_eq!(value["protocolVersion"], "2025-06-18");
         assert_eq!(
             value["capabilities"],
@@ -120,20 +120,39 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_keeps_its_name_and_words() {
+    fn one_alone_keeps_its_words() {
         let one = r#"{"capabilities":{"prompts":{}},"serverInfo":{"name":"one","title":"One"},"instructions":"Do."}"#;
-        let value = joined(&[("a", one)]);
-        assert_eq!(value["serverInfo"]["title"], "One");
+        let value = joined(false, &[("a", one)]);
+        assert_eq!(value["serverInfo"]["name"], "all");
+        assert!(value["serverInfo"].get("title").is_none());
         assert_eq!(value["instructions"], "Do.");
         assert_eq!(value["protocolVersion"], "2025-06-18");
     }
 
     #[test]
+    fn that_lists_change_is_said_of_those_that_there_are() {
+        let one = r#"{"capabilities":{"tools":{},"prompts":{"listChanged":false}}}"#;
+        let capabilities = |tells| joined(tells, &[("a", one)])["capabilities"].clone();
+        let changes = serde_json::json!({"listChanged": true});
+        assert_eq!(
+            capabilities(true),
+            serde_json::json!({"tools": changes, "prompts": changes})
+        );
+        assert_eq!(
+            capabilities(false),
+            serde_json::json!({"tools": {}, "prompts": {"listChanged": false}})
+        );
+    }
+
+    #[test]
     fn what_is_no_result_adds_nothing() {
-        let value = joined(&[
-            ("a", "[1]"),
-            ("b", r#"{"capabilities":7,"instructions":[]}"#),
-        ]);
+        let value = joined(
+            true,
+            &[
+                ("a", "[1]"),
+                ("b", r#"{"capabilities":7,"instructions":[]}"#),
+            ],
+        );
         assert_eq!(value["capabilities"], serde_json::json!({}));
         assert!(value.get("instructions").is_none());
     }

@@ -166,6 +166,7 @@ impl Local {
         let (route, upstream) = (&self.settings.name, self.name(place));
         if is_first(&(kind, route, upstream, own)) {
             tracing::warn!(
+                parent: None,
                 route,
                 upstream,
                 name = shortened(own),
@@ -184,6 +185,7 @@ impl Local {
         let (route, upstream) = (&self.settings.name, self.name(place));
         if is_first(&("left out", route, upstream, kind.method(), reason)) {
             tracing::warn!(
+                parent: None,
                 route,
                 upstream,
                 why = shortened(why),
@@ -200,6 +202,7 @@ impl Local {
         let route = &self.settings.name;
         if is_first(&("lost", route, seat)) {
             tracing::warn!(
+                parent: None,
                 route,
                 upstream,
                 uri = shortened(uri),
@@ -213,6 +216,7 @@ impl Local {
         let route = &self.settings.name;
         if is_first(&("short", route, kind.method(), limit.to_string())) {
             tracing::warn!(
+                parent: None,
                 route,
                 %limit,
                 "{} ends before the servers' lists do",
@@ -228,6 +232,7 @@ impl Local {
             && is_first(&("long", &self.settings.name, public))
         {
             tracing::warn!(
+                parent: None,
                 route = self.settings.name,
                 name = shortened(public),
                 "a name is longer than {PUBLIC_NAME_CHARACTERS} characters: some clients refuse it"

@@ -379,7 +379,10 @@ impl Joined {
                 .collect();
             match &shares[..] {
                 [only] if local.seats.len() == 1 => only.result.to_vec(),
-                _ => union::union(version, &local.settings.name, &shares),
+                _ => {
+                    let tells = self.ground.config.get_streams;
+                    union::union(version, &local.settings.name, tells, &shares)
+                }
             }
         };
         let message = reply::result(&id, &result);

@@ -252,12 +252,12 @@ impl JoinedSessions {
         keys.collect()
     }
 
-    /// The sessions of these owners.
-    pub fn of_owners(&self, owners: &[TokenId]) -> Vec<SessionKey> {
+    /// The sessions whose owners match.
+    pub fn of_owners(&self, matches: impl Fn(TokenId) -> bool) -> Vec<SessionKey> {
         let theirs = self
             .table
             .iter()
-            .filter(|(_, session)| owners.contains(&session.owner));
+            .filter(|(_, session)| matches(session.owner));
         theirs.map(|(key, _)| SessionKey(key as u32)).collect()
     }
 
@@ -377,7 +377,7 @@ mod tests {
         let key = open(&mut sessions, 7, TokenId(1));
         assert_eq!(sessions.find(SessionId(7), TokenId(1)), Some(key));
         assert_eq!(sessions.find(SessionId(7), TokenId(2)), None);
-        assert_eq!(sessions.of_owners(&[TokenId(1)]), [key]);
+        assert_eq!(sessions.of_owners(|it| it == TokenId(1)), [key]);
         assert!(sessions.close(key).is_some());
         assert_eq!(sessions.find(SessionId(7), TokenId(1)), None);
         let later = open(&mut sessions, 8, TokenId(1));
