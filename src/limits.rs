@@ -228,6 +228,10 @@ pub const RING_ENTRIES: u32 = 1_024;
 pub const LEG_RETRY_MS: u64 = 1_000;
 pub const LEG_RETRY_MAX_MS: u64 = 30_000;
 
+/// Subscriptions that one session asks an upstream for again at once, which has come in the
+/// place of another.
+pub const RESUBSCRIBING_MAX: usize = 16;
+
 /// Sessions for which an upstream that works again is asked in one turn of the clock.
 pub const LEGS_PER_TICK: usize = 64;
 

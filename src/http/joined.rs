@@ -115,6 +115,8 @@ pub struct Joined {
     joins: RefCell<Slab<Join>>,
     /// Legs that are to be opened.
     absences: RefCell<Absences>,
+    /// Sessions that ask again for what they had, and when.
+    to_ask: RefCell<Vec<(Millis, SessionKey, SessionId)>>,
     next_generation: Cell<u32>,
     /// Calls that hooks look at.
     lines: RefCell<Lines>,
@@ -154,6 +156,7 @@ impl Joined {
             gatherings: RefCell::default(),
             joins: RefCell::default(),
             absences: RefCell::default(),
+            to_ask: RefCell::default(),
             next_generation: Cell::new(0),
             lines: RefCell::default(),
             counters,
@@ -559,13 +562,14 @@ impl Joined {
             }
         }
         self.open_missing_legs(now);
+        self.resubscribe_due(now);
     }
 
     /// An answer that is for no connection has come.
     pub(super) fn inner(self: &Rc<Self>, inner: Inner, part: Part, message: Vec<u8>) {
         match inner {
             Inner::Gathering => self.gathered(part, message),
-            Inner::Again => self.asked_again(part, Some(&message)),
+            Inner::Again => self.asked_again(part, &message),
             // Openings have answers of another form.
             Inner::Join | Inner::Leg => {}
         }

@@ -238,6 +238,11 @@ impl Shard {
                     let message = reply::error(id, reply::SESSION_NOT_FOUND, "Session not found");
                     match self.joined() {
                         None => self.respond(call.reply_to, 404, &message),
+                        Some((joined, _))
+                            if let Some((Inner::Again, part)) = Part::of(call.reply_to) =>
+                        {
+                            joined.failed_again(part, Reason::UpstreamDown);
+                        }
                         // The client's own session lives on.
                         Some(_) => {
                             let state = self.state.borrow();
@@ -363,6 +368,14 @@ impl Shard {
 
     /// Tells the client of a call that ended without an answer.
     pub fn tell(&self, ended: &Ended) {
+        if let (Some((Inner::Again, part)), Some((joined, _))) =
+            (Part::of(ended.reply_to()), self.joined())
+        {
+            let outcome = Outcome::from(ended.reason);
+            self.counters.calls.count(ended.call.method, outcome);
+            joined.failed_again(part, ended.reason);
+            return;
+        }
         let body = ended.body(self.state.borrow().upstream_name());
         if ended.reason != Reason::Cancelled {
             self.tell_message(&ended.call, &body, Outcome::from(ended.reason));
@@ -379,14 +392,24 @@ impl Shard {
                 self.ground.cancel(ended.reply_to(), body);
             }
             (Some((Inner::Gathering, part)), Some((joined, _))) => joined.cancelled(part),
-            (Some((inner, part)), Some((joined, _))) => joined.inner(inner, part, body),
-            (Some(_), None) => {}
+            (Some(_), _) => {}
         }
     }
 
     /// Answers a call with a message of Ringway's own.
     fn tell_message(&self, call: &Call, message: &[u8], outcome: Outcome) {
         self.counters.calls.count(call.method, outcome);
+        let failure = match outcome {
+            Outcome::UpstreamDown => Some(Reason::UpstreamDown),
+            Outcome::Overloaded => Some(Reason::Overloaded),
+            _ => None,
+        };
+        if let (Some(reason), Some((Inner::Again, part)), Some((joined, _))) =
+            (failure, Part::of(call.reply_to), self.joined())
+        {
+            joined.failed_again(part, reason);
+            return;
+        }
         self.respond(call.reply_to, 200, message);
     }
 

@@ -433,9 +433,17 @@ impl Joined {
         target: &Seat,
         own: &str,
     ) -> bool {
-        let lost = self.sessions.borrow();
-        let mut all = lost.get(key).map_or(0, |session| session.lost_uris());
-        drop(lost);
+        let mut all = match self.sessions.borrow().get(key) {
+            Some(session) => {
+                // Seats that are shared count what is asked for themselves.
+                let uncounted = session.restoring.iter().filter(|it| {
+                    let seat = local.seat(it.seat);
+                    seat.is_some_and(|seat| seat.shard.is_private())
+                });
+                session.lost_uris() + uncounted.count()
+            }
+            None => 0,
+        };
         for (seat, leg) in self.open_legs(local, key) {
             let state = seat.shard.state.borrow();
             if seat.id == target.id && state.is_subscribed(leg, own) {

@@ -493,7 +493,12 @@ impl Joined {
                     self.want_leg(&local, key, seat);
                     self.mark_changed(key, kinds);
                 }
-                _ => {}
+                Some(leg) => {
+                    if let Some(leg) = self.open_leg(&local, seat.id, leg) {
+                        self.resubscribe(&local, key, seat, leg);
+                    }
+                }
+                None => {}
             }
         }
     }

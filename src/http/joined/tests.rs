@@ -441,6 +441,7 @@ struct Bench {
     calls_max: usize,
     session_calls_max: usize,
     subscriptions_max: usize,
+    seat_subscriptions_max: usize,
     hooks: Option<Hooks>,
     /// From the threads of the hooks.
     verdicts: Option<Receiver<HookAnswer>>,
@@ -510,6 +511,7 @@ impl Bench {
             calls_max: 60,
             session_calls_max: LIMITS.calls_max,
             subscriptions_max: LIMITS.subscriptions_max,
+            seat_subscriptions_max: 4,
             hooks: None,
             verdicts: None,
         };
@@ -554,7 +556,7 @@ impl Bench {
             sessions_max: 30,
             calls_max: self.calls_max,
             calls_per_session_max: self.calls_max.div_ceil(3),
-            subscriptions_per_session_max: 4,
+            subscriptions_per_session_max: self.seat_subscriptions_max,
             tasks_per_session_max: 4,
             uri_bytes_max: 200,
             waiting_bytes_max: 200_000 * self.calls_max / 60,

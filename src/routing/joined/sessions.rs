@@ -9,6 +9,7 @@ use super::SeatId;
 use crate::limits::TICK_MS;
 use crate::routing::session::{SessionId, SessionKey, StreamId, TokenId};
 use crate::routing::time::Millis;
+use crate::routing::upstream_id::UpstreamId;
 use crate::routing::wheel::{Deadline, Wheel};
 use crate::wire::notice::Kinds;
 use crate::wire::version::Version;
@@ -41,6 +42,7 @@ pub struct Restoring {
     pub seat: SeatId,
     /// The server's own.
     pub uri: Box<str>,
+    pub call: UpstreamId,
 }
 
 /// One session of a client.
@@ -70,6 +72,10 @@ pub struct JoinedSession {
     pub lost: Vec<(SeatId, Vec<Box<str>>)>,
     /// Those of them that have been asked for again.
     pub restoring: Vec<Restoring>,
+    /// It is noted that it asks for them again later.
+    pub is_to_ask: bool,
+    /// How often in a row that could not be done.
+    pub failures: u32,
     /// Lists that have changed although no upstream says so.
     pub changed: Kinds,
     /// The same, being written: by the stream, and by former ones that have not ended yet.
@@ -109,10 +115,38 @@ impl JoinedSession {
         taken
     }
 
-    /// The client wants this no longer. True if it was not there to be unsubscribed.
-    pub fn forget_lost(&mut self, seat: SeatId, uri: &str) -> bool {
-        self.restoring
-            .retain(|it| it.seat != seat || *it.uri != *uri);
+    /// The next subscription to ask this upstream for, unless so many are asked for.
+    pub fn next_lost(&mut self, seat: SeatId, most: usize) -> Option<Box<str>> {
+        let asked = self.restoring.iter().filter(|it| it.seat == seat).count();
+        let place = self.lost.iter().position(|(of, _)| *of == seat)?;
+        let (_, uris) = self.lost.get_mut(place).filter(|_| asked < most)?;
+        let next = uris.pop();
+        if uris.is_empty() {
+            self.lost.swap_remove(place);
+        }
+        next
+    }
+
+    /// It could not be asked for.
+    pub fn put_back(&mut self, seat: SeatId, uri: Box<str>) {
+        match self.lost.iter_mut().find(|(of, _)| *of == seat) {
+            // Others have their turn before.
+            Some((_, uris)) => uris.insert(0, uri),
+            None => self.lost.push((seat, vec![uri])),
+        }
+    }
+
+    /// The client wants this no longer. Returns whether it was not there to be unsubscribed,
+    /// and the calls that ask for it.
+    pub fn forget_lost(&mut self, seat: SeatId, uri: &str) -> (bool, Vec<UpstreamId>) {
+        let mut asked = Vec::new();
+        self.restoring.retain(|it| {
+            let is_it = it.seat == seat && *it.uri == *uri;
+            if is_it {
+                asked.push(it.call);
+            }
+            !is_it
+        });
         let mut was_lost = false;
         for (of, uris) in &mut self.lost {
             if *of == seat {
@@ -121,10 +155,11 @@ impl JoinedSession {
                 was_lost |= uris.len() < before;
             }
         }
-        was_lost
+        self.lost.retain(|(_, uris)| !uris.is_empty());
+        (was_lost, asked)
     }
 
-    /// Subscriptions that it has not got again.
+    /// Subscriptions that it has not got again, without those that are being asked for.
     pub fn lost_uris(&self) -> usize {
         self.lost.iter().map(|(_, uris)| uris.len()).sum()
     }
@@ -209,6 +244,8 @@ impl JoinedSessions {
             level: None,
             lost: Vec::new(),
             restoring: Vec::new(),
+            is_to_ask: false,
+            failures: 0,
             changed: Kinds::NONE,
             writing: Vec::new(),
         }) as u32);

@@ -378,3 +378,157 @@ fn lists_are_told_as_changed_only_if_they_can_be_others() {
     }
     bench.is_quiet();
 }
+
+/// Answers all that the first server is asked for again until nothing more comes.
+fn agree_to_all(server: &Server) -> Vec<String> {
+    let mut uris = Vec::new();
+    loop {
+        let before = uris.len();
+        for asked in requests(server) {
+            let uri = asked.message["params"]["uri"].as_str().expect("a URI");
+            uris.push(uri.to_owned());
+            server.result(&asked, json!({}));
+        }
+        for note in server.notes() {
+            let uri = note.strip_prefix("want ").expect("wanted");
+            uris.push(uri.to_owned());
+            server.shard().told(uri, Told::Agreed);
+        }
+        if uris.len() == before {
+            uris.sort();
+            return uris;
+        }
+    }
+}
+
+/// However many there are, and however few calls a session may have in flight.
+#[test]
+fn subscriptions_are_asked_for_a_few_at_a_time_and_none_is_lost() {
+    for up in kinds() {
+        for calls_max in [60, 6] {
+            let mut bench = Bench::down(&[]);
+            bench.seat_subscriptions_max = 100;
+            bench.calls_max = calls_max;
+            let ups = [up.clone(), shared("two")];
+            bench.configure(&ups);
+            bench.server("two").up();
+            if !up.is_private {
+                bench.server("one").up();
+            }
+            let session = bench.client();
+            let stream = bench.open_stream(session);
+            bench.server("one").settle();
+            let uris: Vec<String> = (10..50).map(|it| format!("a:{it}")).collect();
+            for (id, uri) in uris.iter().enumerate() {
+                subscribe(&bench, session, id as u32, uri);
+            }
+            bench.configure_anew(&ups, &["one"]);
+            come(&bench, 1);
+            let one = bench.server("one");
+            let at_once = one.shard().state.borrow().calls_in_flight();
+            assert!((1..=16).contains(&at_once), "{at_once}");
+            assert_eq!(agree_to_all(&one), uris);
+            let mut updated = told(&bench, session, stream).0;
+            updated.sort();
+            assert_eq!(updated.len(), 40);
+            assert_eq!(lost(&one), 0);
+            bench.is_quiet();
+        }
+    }
+}
+
+#[test]
+fn a_server_that_dies_while_it_is_asked_again_is_asked_when_it_is_back() {
+    let ups = [shared("one"), shared("two")];
+    let mut bench = Bench::new(&ups);
+    let session = bench.client();
+    let stream = bench.open_stream(session);
+    subscribe(&bench, session, 1, "a:b");
+    bench.configure_anew(&ups, &["one"]);
+    let one = bench.server("one");
+    for _ in 0..3 {
+        one.up();
+        assert_eq!(one.notes(), ["want a:b"]);
+        one.down();
+        one.notes();
+        // It is not there: nothing is asked, and nothing lost.
+        bench.joined.tick(Millis(LONG / 10));
+        assert!(one.notes().is_empty());
+    }
+    one.up();
+    agree(&one, "a:b", 1);
+    assert_eq!(told(&bench, session, stream).0, ["one-a:b"]);
+    assert_eq!(lost(&one), 0);
+    bench.is_quiet();
+}
+
+#[test]
+fn what_could_not_be_asked_is_asked_after_a_pause() {
+    let ups = [private("one"), shared("two")];
+    let mut bench = Bench::new(&ups);
+    let session = bench.client();
+    let stream = bench.open_stream(session);
+    bench.server("one").settle();
+    subscribe(&bench, session, 1, "a:b");
+    bench.configure_anew(&ups, &["one"]);
+    come(&bench, 1);
+    let one = bench.server("one");
+    let asked = requests(&one);
+    one.end(
+        asked[0].exchange.expect("its own"),
+        End::Broken("no connection"),
+    );
+    assert!(requests(&one).is_empty());
+    bench.joined.tick(Millis(0));
+    assert!(requests(&one).is_empty(), "the pause is not over");
+    bench.joined.tick(Millis(LONG / 10));
+    agree(&one, "a:b", 1);
+    assert_eq!(told(&bench, session, stream).0, ["one-a:b"]);
+    assert_eq!(lost(&one), 0);
+    bench.is_quiet();
+}
+
+#[test]
+fn what_a_server_of_its_own_is_asked_again_can_be_unsubscribed() {
+    let ups = [private("one"), shared("two")];
+    let mut bench = Bench::new(&ups);
+    let session = bench.client();
+    let stream = bench.open_stream(session);
+    bench.server("one").settle();
+    subscribe(&bench, session, 1, "a:b");
+    bench.configure_anew(&ups, &["one"]);
+    come(&bench, 1);
+    let one = bench.server("one");
+    let asked = requests(&one);
+    assert_eq!(asked[0].method(), "resources/subscribe");
+    let call = bench.begin(session, 2, "resources/unsubscribe", &named("one-a:b"));
+    one.result(&asked[0], json!({}));
+    let last = requests(&one);
+    assert_eq!(last[0].method(), "resources/unsubscribe");
+    one.result(&last[0], json!({}));
+    bench.answer(call);
+    assert_eq!(one.shard().state.borrow().subscriptions(), 0);
+    assert_eq!(told(&bench, session, stream).0, Vec::<String>::new());
+    bench.is_quiet();
+}
+
+#[test]
+fn what_is_asked_again_counts_as_the_sessions() {
+    for up in kinds() {
+        let ups = [up, shared("two")];
+        let mut bench = Bench::new(&ups);
+        let session = bench.client();
+        for (id, uri) in ["a:a", "a:b", "a:c"].into_iter().enumerate() {
+            subscribe(&bench, session, id as u32, uri);
+        }
+        bench.subscriptions_max = 3;
+        bench.configure_anew(&ups, &["one"]);
+        come(&bench, 1);
+        for public in ["one-a:d", "two-a:a"] {
+            let more = bench.ask(session, 11, "resources/subscribe", &named(public));
+            assert_eq!(more.now()["error"]["data"]["reason"], "overloaded");
+        }
+        assert_eq!(agree_to_all(&bench.server("one")).len(), 3);
+        bench.is_quiet();
+    }
+}
