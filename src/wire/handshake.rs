@@ -56,6 +56,9 @@ pub struct TasksOffer {
     pub cancel: bool,
 }
 
+/// Characters of a version that is told of as unknown.
+const VERSION_CHARACTERS: usize = 64;
+
 /// Why an `initialize` result cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HandshakeError {
@@ -194,7 +197,10 @@ fn read_version(members: &Members<'_>) -> Result<Version, HandshakeError> {
         .ok_or_else(|| HandshakeError::Form("protocolVersion is missing".into()))?;
     let text: String = serde_json::from_str(raw.get())
         .map_err(|_| HandshakeError::Form("protocolVersion is not a string".into()))?;
-    Version::parse(text.as_bytes()).ok_or(HandshakeError::Version { version: text })
+    Version::parse(text.as_bytes()).ok_or_else(|| HandshakeError::Version {
+        // The server may have written anything.
+        version: text.chars().take(VERSION_CHARACTERS).collect(),
+    })
 }
 
 /// The groups of capabilities, and in each the flags that are not off.

@@ -131,22 +131,33 @@ pub(in crate::http) fn edits(replacements: &Replacements) -> Vec<Edit<'_>> {
     edits.collect()
 }
 
-/// Names that one thread warns of, each once.
-const WARNED_MAX: usize = 1_000;
+/// Names of servers' things that one thread warns of, each once.
+const NAMES_WARNED_MAX: usize = 1_000;
+
+/// Other warnings of one thread, each once.
+const KINDS_WARNED_MAX: usize = 100_000;
 
 /// Characters of a name in the log and in errors at most.
 const SHOWN_CHARACTERS: usize = 128;
 
 thread_local! {
-    /// By a hash: names may be long.
-    static WARNED: RefCell<HashSet<u64>> = RefCell::default();
+    /// By hashes: names may be long. What servers choose the names of is apart, so that none of
+    /// them uses up what there is for the rest.
+    static WARNED: RefCell<[HashSet<u64>; 2]> = RefCell::default();
     static KEYS: ahash::RandomState = ahash::RandomState::new();
 }
 
-/// Whether this is the first warning of its kind.
+/// Whether this is the first warning of its kind. There are as many kinds as the
+/// configuration has upstreams, a few times.
 fn is_first(what: &impl Hash) -> bool {
     let what = KEYS.with(|keys| keys.hash_one(what));
-    WARNED.with_borrow_mut(|warned| warned.len() < WARNED_MAX && warned.insert(what))
+    WARNED.with_borrow_mut(|[warned, _]| warned.len() < KINDS_WARNED_MAX && warned.insert(what))
+}
+
+/// The same for a thing whose name a server has chosen.
+fn is_first_name(what: &impl Hash) -> bool {
+    let what = KEYS.with(|keys| keys.hash_one(what));
+    WARNED.with_borrow_mut(|[_, warned]| warned.len() < NAMES_WARNED_MAX && warned.insert(what))
 }
 
 /// The beginning of a name, which somebody else has chosen.
@@ -164,7 +175,7 @@ impl Local {
             return;
         };
         let (route, upstream) = (&self.settings.name, self.name(place));
-        if is_first(&(kind, route, upstream, own)) {
+        if is_first_name(&(kind, route, upstream, own)) {
             tracing::warn!(
                 parent: None,
                 route,
@@ -229,7 +240,7 @@ impl Local {
         if public.len() > PUBLIC_NAME_CHARACTERS
             && public.chars().count() > PUBLIC_NAME_CHARACTERS
             && !public.contains("://")
-            && is_first(&("long", &self.settings.name, public))
+            && is_first_name(&("long", &self.settings.name, public))
         {
             tracing::warn!(
                 parent: None,

@@ -183,6 +183,17 @@ struct Upstream {
     filters: PerKind<Filter>,
 }
 
+impl Upstream {
+    /// Of a URI whose prefix stands behind `ui://`: the same with the prefix in front, as it is
+    /// with all other URIs.
+    fn prefix_in_front(&self, kind: Kind, public: &str, own: &str) -> Option<String> {
+        let own = behind_ui(kind, own)?;
+        let rest = behind_ui(kind, public)?.strip_prefix(&*self.prefix)?;
+        let has_prefix = rest == own && !self.prefix.is_empty();
+        has_prefix.then(|| [&*self.prefix, UI, own].concat())
+    }
+}
+
 impl Naming {
     /// The naming of a route with these upstreams, whose `rules` are by public names.
     pub fn new(upstreams: &[UpstreamNaming], rules: &Rules) -> Result<Naming, NamingError> {
@@ -447,9 +458,15 @@ impl Naming {
     }
 
     fn is_allowed(&self, kind: Kind, public: &str, target: &Target<'_>) -> bool {
-        let upstream = self.upstreams.get(target.upstream);
-        self.filters.of(kind).allows(public)
-            && upstream.is_some_and(|it| it.filters.of(kind).allows(&target.own))
+        let Some(upstream) = self.upstreams.get(target.upstream) else {
+            return false;
+        };
+        let filter = self.filters.of(kind);
+        // Who denies `NAME-*` means all of that server.
+        let in_front = upstream.prefix_in_front(kind, public, &target.own);
+        filter.allows(public)
+            && in_front.is_none_or(|name| !filter.denies(&name))
+            && upstream.filters.of(kind).allows(&target.own)
     }
 }
 

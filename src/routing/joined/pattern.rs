@@ -27,7 +27,12 @@ impl Filter {
     /// Whether a thing of this name exists; what is denied does not, allowed or not.
     pub(super) fn allows(&self, name: &str) -> bool {
         let is_allowed = self.allow.as_ref().is_none_or(|it| it.match_any(name));
-        is_allowed && !self.deny.match_any(name)
+        is_allowed && !self.denies(name)
+    }
+
+    /// Whether a name is denied.
+    pub(super) fn denies(&self, name: &str) -> bool {
+        self.deny.match_any(name)
     }
 
     /// Whether there is no name that it keeps out by a rule.

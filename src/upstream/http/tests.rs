@@ -2228,13 +2228,30 @@ mod tls {
             tempfile::Path::with("-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n");
         assert!(matches!(
             TlsSettings::new("h", Some(&broken.0)),
-            Err(TlsError::File(..))
+            Err(TlsError::Form(_))
         ));
         let odd =
             tempfile::Path::with("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
         assert!(matches!(
             TlsSettings::new("h", Some(&odd.0)),
             Err(TlsError::NoneInFile(_))
+        ));
+        // What its text is may be a secret.
+        let secret = tempfile::Path::with("-----BEGIN topsecret\n");
+        let told = TlsSettings::new("h", Some(&secret.0)).unwrap_err();
+        assert!(matches!(told, TlsError::Form(_)), "{told}");
+        assert!(!told.to_string().contains("116, 111"), "{told}");
+        // These have no end, or none that is near.
+        for endless in ["/dev/zero", "/proc/self"] {
+            let told = TlsSettings::new("h", Some(endless.as_ref())).unwrap_err();
+            assert!(matches!(told, TlsError::NotRegular(_)), "{told}");
+        }
+        let long = tempfile::Path::with("");
+        let file = std::fs::OpenOptions::new().write(true).open(&long.0);
+        file.unwrap().set_len(1 << 34).unwrap();
+        assert!(matches!(
+            TlsSettings::new("h", Some(&long.0)),
+            Err(TlsError::TooLarge(_))
         ));
     }
 }

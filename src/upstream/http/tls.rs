@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
-use std::io::{self, BufRead, Write};
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,13 +21,23 @@ pub struct TlsSettings {
     name: ServerName<'static>,
 }
 
+/// Size of a file of roots at most, bytes. Those of systems have a quarter of a million.
+const ROOTS_BYTES_MAX: u64 = 4 << 20;
+
 /// Why there can be no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("the host in the URL of the server cannot stand in a certificate")]
     Name,
-    #[error("{0} cannot be read as certificates in PEM form: {1}")]
-    File(PathBuf, rustls::pki_types::pem::Error),
+    #[error("{0} cannot be read: {1}")]
+    File(PathBuf, io::Error),
+    #[error("{0} is no regular file")]
+    NotRegular(PathBuf),
+    #[error("{0} is larger than {ROOTS_BYTES_MAX} bytes")]
+    TooLarge(PathBuf),
+    /// What is wrong with its text is not told: the text may be a secret.
+    #[error("{0} is not in PEM form, as certificates are")]
+    Form(PathBuf),
     #[error("{0} has no certificate that can be used as a root")]
     NoneInFile(PathBuf),
     #[error(
@@ -79,10 +91,10 @@ pub fn check_file(file: &Path) -> Result<(), TlsError> {
 }
 
 fn roots_of_file(file: &Path) -> Result<RootCertStore, TlsError> {
-    let unreadable = |error| TlsError::File(file.to_owned(), error);
+    let text = read_bounded(file)?;
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file).map_err(unreadable)? {
-        let certificate = certificate.map_err(unreadable)?;
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(|_| TlsError::Form(file.to_owned()))?;
         roots
             .add(certificate)
             .map_err(|_| TlsError::NoneInFile(file.to_owned()))?;
@@ -90,6 +102,26 @@ fn roots_of_file(file: &Path) -> Result<RootCertStore, TlsError> {
     match roots.is_empty() {
         true => Err(TlsError::NoneInFile(file.to_owned())),
         false => Ok(roots),
+    }
+}
+
+/// Whatever the path leads to, this neither waits nor reads without end.
+fn read_bounded(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |error| TlsError::File(path.to_owned(), error);
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err(TlsError::NotRegular(path.to_owned()));
+    }
+    let mut text = Vec::new();
+    let read = file.take(ROOTS_BYTES_MAX + 1).read_to_end(&mut text);
+    read.map_err(unreadable)?;
+    match text.len() as u64 > ROOTS_BYTES_MAX {
+        true => Err(TlsError::TooLarge(path.to_owned())),
+        false => Ok(text),
     }
 }
 

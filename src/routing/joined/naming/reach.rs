@@ -15,7 +15,10 @@ impl Naming {
         };
         let Some((head, _)) = pattern.split_once('*') else {
             let mut means = kinds.iter().map(|kind| self.meaning(*kind, pattern));
-            return means.any(|target| target.is_some());
+            // Or it is denied with the prefix in front.
+            let in_front = self.by_prefix(pattern);
+            let in_front = in_front.is_some_and(|it| behind_ui(kind, &it.own).is_some());
+            return in_front || means.any(|target| target.is_some());
         };
         self.unprefixed.is_some()
             || self.some_prefix_fits(kind, head)
@@ -26,11 +29,7 @@ impl Naming {
     fn some_prefix_fits(&self, kind: Kind, head: &str) -> bool {
         let fits = |begin: &str| begin.starts_with(head) || head.starts_with(begin);
         self.prefixes.iter().any(|(prefix, _)| {
-            // Behind the prefix no URI has that scheme: it stands before it.
-            let rest = head.strip_prefix(&**prefix);
-            let is_elsewhere = rest.is_some_and(|rest| behind_ui(kind, rest).is_some());
-            fits(prefix) && !is_elsewhere
-                || behind_ui(kind, UI).is_some() && fits(&[UI, prefix].concat())
+            fits(prefix) || behind_ui(kind, UI).is_some() && fits(&[UI, prefix].concat())
         })
     }
 

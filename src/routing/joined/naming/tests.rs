@@ -426,8 +426,9 @@ fn a_view_that_is_denied_has_no_name() {
     one.aliases.resources = pairs(&[("ui://short", "ui://a/b")]);
     one.rules.deny.resources = texts(&["ui://secret*"]);
     let mut rules = Rules::default();
-    rules.deny.resources = texts(&["ui://two-*"]);
-    let naming = Naming::new(&[one, upstream("two")], &rules).expect("a naming");
+    rules.deny.resources = texts(&["ui://two-*", "three-*"]);
+    let ups = [one, upstream("two"), upstream("three")];
+    let naming = Naming::new(&ups, &rules).expect("a naming");
     let view = |upstream, own| {
         let naming = &naming;
         let names = UpstreamNames { naming, upstream };
@@ -438,6 +439,10 @@ fn a_view_that_is_denied_has_no_name() {
     assert_eq!(view(0, "ui://secret/a"), None);
     assert_eq!(view(1, "ui://a"), None);
     assert_eq!(naming.resolve(Kind::Resource, "ui://two-a"), None);
+    // Denied as if its prefix stood in front.
+    assert_eq!(view(2, "ui://a"), None);
+    assert_eq!(naming.resolve(Kind::Resource, "ui://three-a"), None);
+    assert_eq!(naming.resolve(Kind::Template, "ui://three-{a}"), None);
     assert_eq!(naming.resolve(Kind::Resource, "two-ui://a"), None);
     assert_eq!(naming.resolve(Kind::Resource, "ui://one-a/b"), None);
 }
@@ -478,7 +483,9 @@ fn patterns_that_no_public_name_can_have_are_known() {
         (Kind::Resource, "u*", true),
         (Kind::Resource, "ui://two-*", true),
         (Kind::Resource, "ui://twos*", false),
-        (Kind::Resource, "two-ui://*", false),
+        (Kind::Resource, "two-ui://*", true),
+        (Kind::Resource, "two-ui://a", true),
+        (Kind::Resource, "twos-ui://a", false),
         (Kind::Resource, "two-u*", true),
         (Kind::Tool, "two-ui://*", true),
         (Kind::Tool, "ui://*", false),
@@ -606,7 +613,19 @@ fn expected<'a>(
         (!is_aliased).then_some((at, own))
     };
     let (at, own) = alias.or_else(by_name)?;
-    (allows(rules, public) && allows(&upstreams[at].rules, &own)).then_some((at, own))
+    let in_front = own.strip_prefix("ui://").map(|rest| {
+        let (name, is_uri) = (
+            &upstreams[at].name,
+            kind != Kind::Tool && kind != Kind::Prompt,
+        );
+        let has_prefix = is_uri && has_prefix(&upstreams[at]);
+        (has_prefix && *public == format!("ui://{name}-{rest}"))
+            .then(|| format!("{name}-ui://{rest}"))
+    });
+    let denied = in_front
+        .flatten()
+        .is_some_and(|name| !Filter::new(None, &rules.deny.resources).allows(&name));
+    (!denied && allows(rules, public) && allows(&upstreams[at].rules, &own)).then_some((at, own))
 }
 
 proptest! {
