@@ -8,46 +8,54 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use super::rename::{ESCAPE, Names, Replacement, replaced};
+use super::scan::names::{Match, classify};
 use super::span::Span;
 use super::walk::{Malformed, Walk};
 
 /// Made once: each answer to a call is searched.
-static RESOURCE_URI: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br#"resourceUri""#));
+static META: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br#""_meta""#));
 
 /// Whether there is any use in [`edits_of_meta`]. Fast, and wrong only in saying yes.
 pub(super) fn may_name_views(json: &[u8]) -> bool {
-    RESOURCE_URI.find(json).is_some() || ESCAPE.find(json).is_some()
+    META.find(json).is_some() || ESCAPE.find(json).is_some()
 }
 
 /// Steps over the value of a member `_meta`: what to replace in `ui.resourceUri`, and in
-/// `ui/resourceUri`, which is the older place. Members that stand twice are all looked at.
+/// `ui/resourceUri`, which is the older place. Members that stand twice are all looked at; those
+/// whose names only fold to these are left out, because some hosts read them.
 pub(super) fn edits_of_meta(
     walk: &mut Walk<'_>,
     names: &dyn Names,
     found: &mut Vec<Replacement>,
 ) -> Result<(), Malformed> {
-    thin_out(walk, found, |walk, name, found| match name {
-        Some("ui/resourceUri") => view(walk, names, found),
-        Some("ui") => {
-            let inside = thin_out(walk, found, |walk, name, found| match name {
-                Some("resourceUri") => view(walk, names, found),
-                _ => walk.skip().map(|()| true),
-            });
-            inside.map(|()| true)
+    thin_out(walk, found, |walk, name, found| {
+        match classify(&["ui/resourceUri", "ui"], name.unwrap_or_default()) {
+            Match::Known(0) => view(walk, names, found),
+            Match::Known(_) => {
+                let inside = thin_out(walk, found, |walk, name, found| {
+                    match classify(&["resourceUri"], name.unwrap_or_default()) {
+                        Match::Known(_) => view(walk, names, found),
+                        Match::Folded(_) => walk.skip().map(|()| false),
+                        Match::Unknown => walk.skip().map(|()| true),
+                    }
+                });
+                inside.map(|()| true)
+            }
+            Match::Folded(_) => walk.skip().map(|()| false),
+            Match::Unknown => walk.skip().map(|()| true),
         }
-        _ => walk.skip().map(|()| true),
     })
 }
 
-/// Steps over the URI of a view. `false`: clients must not be told of it. What is no string, or
-/// none that Rust can hold, names nothing.
+/// Steps over the URI of a view. `false`: clients must not be told of it, nor of what is no string, or
+/// none that Rust can hold: who reads it otherwise would read a name that nobody has looked at.
 fn view(
     walk: &mut Walk<'_>,
     names: &dyn Names,
     found: &mut Vec<Replacement>,
 ) -> Result<bool, Malformed> {
     let (span, own) = walk.string()?;
-    let Some(own) = own else { return Ok(true) };
+    let Some(own) = own else { return Ok(false) };
     let Some(public) = names.view(&own) else {
         return Ok(false);
     };
