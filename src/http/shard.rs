@@ -238,11 +238,7 @@ impl Shard {
                     let message = reply::error(id, reply::SESSION_NOT_FOUND, "Session not found");
                     match self.joined() {
                         None => self.respond(call.reply_to, 404, &message),
-                        Some((joined, _))
-                            if let Some((Inner::Again, part)) = Part::of(call.reply_to) =>
-                        {
-                            joined.failed_again(part, Reason::UpstreamDown);
-                        }
+                        Some(_) if self.fails_again(call.reply_to, Reason::UpstreamDown) => {}
                         // The client's own session lives on.
                         Some(_) => {
                             let state = self.state.borrow();
@@ -368,12 +364,9 @@ impl Shard {
 
     /// Tells the client of a call that ended without an answer.
     pub fn tell(&self, ended: &Ended) {
-        if let (Some((Inner::Again, part)), Some((joined, _))) =
-            (Part::of(ended.reply_to()), self.joined())
-        {
+        if self.fails_again(ended.reply_to(), ended.reason) {
             let outcome = Outcome::from(ended.reason);
             self.counters.calls.count(ended.call.method, outcome);
-            joined.failed_again(part, ended.reason);
             return;
         }
         let body = ended.body(self.state.borrow().upstream_name());
@@ -396,6 +389,18 @@ impl Shard {
         }
     }
 
+    /// A call has failed before its server has answered it. True if it asked for what a leg had
+    /// before: then nobody is to be told.
+    fn fails_again(&self, to: ReplyTo, reason: Reason) -> bool {
+        let Some((Inner::Again, part)) = Part::of(to) else {
+            return false;
+        };
+        if let Some((joined, _)) = self.joined() {
+            joined.failed_again(part, reason);
+        }
+        true
+    }
+
     /// Answers a call with a message of Ringway's own.
     fn tell_message(&self, call: &Call, message: &[u8], outcome: Outcome) {
         self.counters.calls.count(call.method, outcome);
@@ -404,10 +409,7 @@ impl Shard {
             Outcome::Overloaded => Some(Reason::Overloaded),
             _ => None,
         };
-        if let (Some(reason), Some((Inner::Again, part)), Some((joined, _))) =
-            (failure, Part::of(call.reply_to), self.joined())
-        {
-            joined.failed_again(part, reason);
+        if failure.is_some_and(|reason| self.fails_again(call.reply_to, reason)) {
             return;
         }
         self.respond(call.reply_to, 200, message);

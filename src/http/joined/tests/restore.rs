@@ -77,6 +77,18 @@ fn told(bench: &Bench, session: SessionKey, stream: ConnectionKey) -> (Vec<Strin
     (uris, lists)
 }
 
+/// A session with a stream, subscribed to `a:b` at the first of these; then another server is
+/// in its place, and not there yet.
+fn replaced(ups: &[Up]) -> (Bench, SessionKey, ConnectionKey) {
+    let mut bench = Bench::new(ups);
+    let session = bench.client();
+    let stream = bench.open_stream(session);
+    bench.server("one").settle();
+    subscribe(&bench, session, 1, "a:b");
+    bench.configure_anew(ups, &["one"]);
+    (bench, session, stream)
+}
+
 fn lost(server: &Server) -> u64 {
     server.shard().counters.subscriptions_lost.get()
 }
@@ -141,11 +153,7 @@ fn what_is_no_longer_wanted_while_the_server_is_away_is_not_asked_for() {
 #[test]
 fn what_is_unsubscribed_while_it_is_asked_for_again_is_not_told() {
     let ups = [shared("one"), shared("two")];
-    let mut bench = Bench::new(&ups);
-    let session = bench.client();
-    let stream = bench.open_stream(session);
-    subscribe(&bench, session, 1, "a:b");
-    bench.configure_anew(&ups, &["one"]);
+    let (bench, session, stream) = replaced(&ups);
     come(&bench, 1);
     let one = bench.server("one");
     assert_eq!(one.notes(), ["want a:b"]);
@@ -178,12 +186,7 @@ fn what_the_route_denies_by_then_is_not_asked_for() {
 fn a_subscription_that_the_new_server_refuses_is_counted_as_lost() {
     for up in kinds() {
         let ups = [up, shared("two")];
-        let mut bench = Bench::new(&ups);
-        let session = bench.client();
-        let stream = bench.open_stream(session);
-        bench.server("one").settle();
-        subscribe(&bench, session, 1, "a:b");
-        bench.configure_anew(&ups, &["one"]);
+        let (bench, session, stream) = replaced(&ups);
         come(&bench, 1);
         let one = bench.server("one");
         if one.is_private() {
@@ -318,10 +321,7 @@ fn a_level_that_there_is_not_is_forgotten() {
 fn a_session_that_ends_while_it_gets_things_again_leaves_nothing() {
     for up in kinds() {
         let ups = [up, shared("two")];
-        let mut bench = Bench::new(&ups);
-        let session = bench.client();
-        subscribe(&bench, session, 1, "a:b");
-        bench.configure_anew(&ups, &["one"]);
+        let (bench, session, _) = replaced(&ups);
         come(&bench, 1);
         bench.joined.end_session(session);
         bench.is_quiet();
@@ -331,10 +331,7 @@ fn a_session_that_ends_while_it_gets_things_again_leaves_nothing() {
 #[test]
 fn a_client_cannot_make_what_is_asked_again_its_own() {
     let ups = [private("one"), shared("two")];
-    let mut bench = Bench::new(&ups);
-    let session = bench.client();
-    subscribe(&bench, session, 1, "a:b");
-    bench.configure_anew(&ups, &["one"]);
+    let (bench, session, _) = replaced(&ups);
     come(&bench, 1);
     let one = bench.server("one");
     let asked = requests(&one);
@@ -440,11 +437,7 @@ fn subscriptions_are_asked_for_a_few_at_a_time_and_none_is_lost() {
 #[test]
 fn a_server_that_dies_while_it_is_asked_again_is_asked_when_it_is_back() {
     let ups = [shared("one"), shared("two")];
-    let mut bench = Bench::new(&ups);
-    let session = bench.client();
-    let stream = bench.open_stream(session);
-    subscribe(&bench, session, 1, "a:b");
-    bench.configure_anew(&ups, &["one"]);
+    let (bench, session, stream) = replaced(&ups);
     let one = bench.server("one");
     for _ in 0..3 {
         one.up();
@@ -465,12 +458,7 @@ fn a_server_that_dies_while_it_is_asked_again_is_asked_when_it_is_back() {
 #[test]
 fn what_could_not_be_asked_is_asked_after_a_pause() {
     let ups = [private("one"), shared("two")];
-    let mut bench = Bench::new(&ups);
-    let session = bench.client();
-    let stream = bench.open_stream(session);
-    bench.server("one").settle();
-    subscribe(&bench, session, 1, "a:b");
-    bench.configure_anew(&ups, &["one"]);
+    let (bench, session, stream) = replaced(&ups);
     come(&bench, 1);
     let one = bench.server("one");
     let asked = requests(&one);
@@ -491,12 +479,7 @@ fn what_could_not_be_asked_is_asked_after_a_pause() {
 #[test]
 fn what_a_server_of_its_own_is_asked_again_can_be_unsubscribed() {
     let ups = [private("one"), shared("two")];
-    let mut bench = Bench::new(&ups);
-    let session = bench.client();
-    let stream = bench.open_stream(session);
-    bench.server("one").settle();
-    subscribe(&bench, session, 1, "a:b");
-    bench.configure_anew(&ups, &["one"]);
+    let (bench, session, stream) = replaced(&ups);
     come(&bench, 1);
     let one = bench.server("one");
     let asked = requests(&one);
