@@ -56,8 +56,8 @@ pub struct TasksOffer {
     pub cancel: bool,
 }
 
-/// Characters of a version that is told of as unknown.
-const VERSION_CHARACTERS: usize = 64;
+/// Characters that are told of a version that Ringway does not speak; the rest is cut.
+pub const UNKNOWN_VERSION_CHARACTERS_MAX: usize = 64;
 
 /// Why an `initialize` result cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -68,7 +68,10 @@ pub enum HandshakeError {
         "it answered initialize with protocol version {version:?}, which Ringway does not speak (supported: {})",
         Version::SUPPORTED
     )]
-    Version { version: String },
+    Version {
+        /// Up to [`UNKNOWN_VERSION_CHARACTERS_MAX`] characters.
+        version: String,
+    },
 }
 
 impl Handshake {
@@ -199,7 +202,9 @@ fn read_version(members: &Members<'_>) -> Result<Version, HandshakeError> {
         .map_err(|_| HandshakeError::Form("protocolVersion is not a string".into()))?;
     Version::parse(text.as_bytes()).ok_or_else(|| HandshakeError::Version {
         // The server may have written anything.
-        version: text.chars().take(VERSION_CHARACTERS).collect(),
+        version: (text.chars())
+            .take(UNKNOWN_VERSION_CHARACTERS_MAX)
+            .collect(),
     })
 }
 
