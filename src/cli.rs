@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Process, RouteLimits};
 use crate::http::ground::{FaceConfig, Pass, ResponseMode};
@@ -127,6 +127,20 @@ const NOT_BESIDE_CONFIG: [&str; 45] = [
     "upstream_idle_timeout",
     "server",
 ];
+
+/// The variables that are set, in the order of the flags that they stand for, and that `serve`
+/// refuses beside a configuration file.
+pub fn variables_beside_config() -> Vec<String> {
+    let command = Cli::command();
+    let serve = command.find_subcommand("serve");
+    let flags = serve.into_iter().flat_map(clap::Command::get_arguments);
+    let refused = flags.filter(|flag| NOT_BESIDE_CONFIG.contains(&flag.get_id().as_str()));
+    let are_set = |name: &&std::ffi::OsStr| std::env::var_os(name).is_some();
+    let variables = refused.filter_map(clap::Arg::get_env).filter(are_set);
+    variables
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect()
+}
 
 /// Where the hub lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -749,13 +763,11 @@ mod tests {
 
     #[test]
     fn the_flags_are_well_formed() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
     #[test]
     fn every_flag_has_an_environment_variable_and_help() {
-        use clap::CommandFactory;
         let command = Cli::command();
         let serve = command.find_subcommand("serve").unwrap();
         for flag in serve.get_opts() {
@@ -771,7 +783,6 @@ mod tests {
 
     #[test]
     fn a_configuration_file_stands_alone_but_for_the_log() {
-        use clap::CommandFactory;
         let command = Cli::command();
         let serve = command.find_subcommand("serve").unwrap();
         let beside = ["config", "log_format", "log_level", "help"];

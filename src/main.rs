@@ -7,11 +7,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use mimalloc::MiMalloc;
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::filter::LevelFilter;
 
-use ringway::cli::{Cli, Command, LogFlags, LogFormat, LogLevel, ServeFlags, ServerPlace};
+use ringway::cli::{self, Cli, Command, LogFlags, LogFormat, LogLevel, ServeFlags, ServerPlace};
 use ringway::config::{self, ThisMachine};
 use ringway::upstream::child::ServerCommand;
 use ringway::{demo, server, upstream};
@@ -23,7 +24,11 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return no_such_flags(&error),
+    };
+    match cli.command {
         Command::Serve {
             config: Some(file),
             flags,
@@ -114,11 +119,33 @@ fn check(path: &Path) -> ExitCode {
         Err(problems) => (problems, 1),
     };
     let mut text = problems.shown(path);
+    for name in cli::variables_beside_config() {
+        text.push_str(&format!(
+            "warning: {name} is set, which `ringway serve` refuses beside a file\n"
+        ));
+    }
     if code == 0 {
         text.push_str(&format!("{} is right\n", path.display()));
     }
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::from(code)
+}
+
+/// What is wrong with the flags, or the help. clap names the flag even where a variable stands
+/// for it.
+fn no_such_flags(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let variables = match error.kind() {
+        ErrorKind::ArgumentConflict => cli::variables_beside_config(),
+        _ => Vec::new(),
+    };
+    if !variables.is_empty() {
+        say(&format!(
+            "\nset in the environment: {}\n",
+            variables.join(", ")
+        ));
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE))
 }
 
 /// Says why the process ends.

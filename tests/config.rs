@@ -120,6 +120,11 @@ fn check_tells_all_that_is_wrong() {
     );
 }
 
+/// What is said of a variable that is set for a flag.
+fn warning(name: &str) -> String {
+    format!("warning: {name} is set, which `ringway serve` refuses beside a file\n")
+}
+
 #[test]
 fn check_says_that_a_file_is_right() {
     let file = Written::new("right", &ODD.replace("/nonexistent", "/"));
@@ -135,16 +140,18 @@ fn check_says_that_a_file_is_right() {
         ended(by_variable, &file.0),
         (Some(0), right.clone(), String::new())
     );
-    // What the flags would take from the environment has no part in a file.
+    // What the flags would take from the environment has no part in a file. `serve` would
+    // refuse it.
     let mut elsewhere = bare();
     elsewhere
         .args(["check", "--config"])
         .arg(&file.0)
         .env("RINGWAY_SHARDS", "0")
         .env("RINGWAY_LISTEN", "nonsense");
+    let warned = ["RINGWAY_LISTEN", "RINGWAY_SHARDS"].map(warning);
     assert_eq!(
         ended(elsewhere, &file.0),
-        (Some(0), right.clone(), String::new())
+        (Some(0), warned.concat() + &right, String::new())
     );
     let odd = Written::new("odd", ODD);
     let told = format!("{ODD_TOLD}{right}");
@@ -237,12 +244,21 @@ fn serve_refuses_flags_beside_a_file() {
         assert_eq!(code, Some(2));
         assert!(stderr.contains("cannot be used with"), "{stderr}");
     }
-    let mut by_variable = bare();
-    by_variable
-        .args(["serve", "--config"])
-        .arg(&file.0)
-        .env("RINGWAY_SHARDS", "2");
-    let (code, _, stderr) = ended(by_variable, &file.0);
+    let by_variable = |verb: &str| {
+        let mut command = bare();
+        command.args([verb, "--config"]).arg(&file.0);
+        command.env("RINGWAY_SHARDS", "2").env("RINGWAY_PATH", "/x");
+        // This one may stand there.
+        command.env("RINGWAY_LOG_LEVEL", "warn");
+        ended(command, &file.0)
+    };
+    let (code, _, stderr) = by_variable("serve");
     assert_eq!(code, Some(2));
-    assert!(stderr.contains("--shards"), "{stderr}");
+    assert!(stderr.contains("cannot be used with"), "{stderr}");
+    let named = "\nset in the environment: RINGWAY_PATH, RINGWAY_SHARDS\n";
+    assert!(stderr.ends_with(named), "{stderr}");
+    let (code, stdout, _) = by_variable("check");
+    assert_eq!(code, Some(1));
+    let warned = ["RINGWAY_PATH", "RINGWAY_SHARDS"].map(warning);
+    assert_eq!(stdout, format!("{TOLD}{}", warned.concat()));
 }

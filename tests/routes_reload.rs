@@ -618,6 +618,51 @@ fn file_that_cannot_be_used_changes_nothing_and_is_logged() {
     });
 }
 
+/// A second server gives the first one's names a prefix, which a deny by the old name would not
+/// match any more.
+#[test]
+fn second_server_frees_nothing_that_is_denied() {
+    on_both_drivers(|layout| {
+        let peers = [peer(Reached::Stdio, "one"), peer(Reached::Http, "two")];
+        let all: Vec<&Peer> = peers.iter().collect();
+        let plain = r#"deny = { tools = ["hold"] }"#;
+        let gateway = Served::start(layout, &[joined_with(plain, &[&peers[0]])]);
+        let client = Client::open(&gateway);
+        wait_listed(&client, Kind::Tools, &["echo"]);
+        let from = gateway.logged();
+        gateway.reload(&[joined_with(plain, &all)]);
+        gateway.wait_logged(from, &["ERROR", "deny.tools[0]", "hold"]);
+        wait_listed(&client, Kind::Tools, &["echo"]);
+        let refused = client.refusal("tools/call", &call("hold", "denied"));
+        assert_eq!(refused, (-32602, "Unknown tool: hold".to_owned()));
+        gateway.reload(&[joined_with(r#"deny = { tools = ["*-hold"] }"#, &all)]);
+        wait_listed(&client, Kind::Tools, &["one-echo", "two-echo"]);
+        for peer in &peers {
+            assert_eq!(peer.count(|asked| asked.has_nonce("denied")), 0);
+        }
+    });
+}
+
+/// One line says what became of which upstream.
+#[test]
+fn log_names_the_upstreams_that_a_new_file_changes() {
+    on_both_drivers(|layout| {
+        let peers = ["one", "two", "old", "new"].map(|name| peer(Reached::Stdio, name));
+        let [one, two, old, new] = &peers;
+        let gateway = Served::start(layout, &[joined(&[one, two, old])]);
+        let other = two.toml("request-timeout = \"50s\"");
+        let from = gateway.logged();
+        gateway.reload(&[route("/mcp", "", &[one.toml(""), other, new.toml("")])]);
+        let told = [
+            "upstreams_kept=1",
+            r#"upstreams_added="mcp/new""#,
+            r#"upstreams_replaced="mcp/two""#,
+            r#"upstreams_removed="mcp/old""#,
+        ];
+        gateway.wait_logged(from, &[&told.join(" ")]);
+    });
+}
+
 /// What is the process's own needs a restart: said, and not done by half.
 #[test]
 fn settings_of_the_process_are_warned_of() {

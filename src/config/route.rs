@@ -419,20 +419,26 @@ fn note_names(value: &Value<'_>, route: &Route, places: &[UpstreamPlaces]) {
     }
 }
 
-/// Notes patterns of the route that match no public name, whatever the servers list. Those of an
-/// upstream are by the server's own names, of which nothing is known.
+/// Notes patterns of the route that match no public name, whatever the servers list: what should
+/// be denied by one would be there. Those of an upstream are by the server's own names, of which
+/// nothing is known.
 fn note_patterns(route: &Route, places: [&SelectionPlaces<'_>; 2]) {
     // Where names clash, that has been noted.
     let Ok(naming) = route.naming() else { return };
-    for (selection, places) in [&route.allow, &route.deny].into_iter().zip(places) {
+    let rules = [(&route.allow, false), (&route.deny, true)];
+    for ((selection, denies), places) in rules.into_iter().zip(places) {
         for kind in [Kind::Tool, Kind::Prompt, Kind::Resource] {
             let patterns = selection.of(kind).iter().flatten();
             for (pattern, item) in patterns.zip(places.of(kind)) {
                 if !naming.can_match(kind, pattern) {
                     let shown = shortened(pattern);
-                    item.odd(format_args!(
+                    let message = format!(
                         "{shown:?} matches nothing: the public name of a {kind} begins with the prefix of its upstream, or is an alias"
-                    ));
+                    );
+                    match denies {
+                        true => item.wrong(message),
+                        false => item.odd(message),
+                    }
                 }
             }
         }

@@ -950,9 +950,10 @@ fn upstreams_whose_names_clash_are_refused() {
     }
 }
 
-/// What is to be denied and is not is worth a warning, where the file alone tells.
+/// What is to be denied and is not is refused, where the file alone tells; what is allowed and
+/// is not there is worth a warning.
 #[test]
-fn patterns_that_match_nothing_are_warned_of() {
+fn patterns_that_match_nothing_are_told() {
     let told = |route: &str, more: &str| {
         let upstreams = format!(
             "upstreams = [{{ name = \"one\", command = [\"x\"]{more} }}, {{ name = \"two\", command = [\"x\"] }}]"
@@ -971,10 +972,10 @@ fn patterns_that_match_nothing_are_warned_of() {
     assert_eq!(
         told(deny, ""),
         [
-            matches_nothing("3:19: warning: routes[0].deny.tools[0]", "delete", "tool"),
+            matches_nothing("3:19: error: routes[0].deny.tools[0]", "delete", "tool"),
             "3:64: error: routes[0].deny.resources[0]: a pattern must not be empty".to_owned(),
             matches_nothing(
-                "3:68: warning: routes[0].deny.resources[1]",
+                "3:68: error: routes[0].deny.resources[1]",
                 "file:///*",
                 "resource"
             ),

@@ -1,6 +1,7 @@
 //! A configuration file in force, and reading it again: what is the same goes on untouched, what
 //! is new or changed is made whole before anything changes, and what is gone is stopped aside.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +49,36 @@ pub(super) struct Prepared {
     tokens: Vec<NewTokens>,
     settings: Vec<Arc<RouteSettings>>,
     seats: Vec<NewSeat>,
+}
+
+/// What a new file did to the upstreams, by `ROUTE/UPSTREAM`.
+#[derive(Default, PartialEq, Debug)]
+struct Change<'a> {
+    kept: usize,
+    added: Vec<&'a str>,
+    /// Stopped, and started by the same name.
+    replaced: Vec<&'a str>,
+    removed: Vec<&'a str>,
+}
+
+impl<'a> Change<'a> {
+    fn between(
+        before: &'a BTreeMap<String, SeatId>,
+        now: &'a BTreeMap<String, SeatId>,
+    ) -> Change<'a> {
+        let mut change = Change::default();
+        for (name, seat) in now {
+            match before.get(name) {
+                Some(there) if there == seat => change.kept += 1,
+                Some(_) => change.replaced.push(name),
+                None => change.added.push(name),
+            }
+        }
+        let is_gone = |name: &&String| !now.contains_key(*name);
+        let gone = before.keys().filter(is_gone).map(String::as_str);
+        change.removed.extend(gone);
+        change
+    }
 }
 
 impl ConfigInForce {
@@ -291,7 +322,7 @@ impl ConfigInForce {
                 "settings of the whole process are others than at the start: they need a restart"
             );
         }
-        let before: Vec<_> = self.seats();
+        let before = self.seats();
         match self.prepare(loaded.file, threads) {
             Ok(prepared) => {
                 let stopping = self.put_into_force(prepared, threads, upstreams, status);
@@ -300,13 +331,14 @@ impl ConfigInForce {
                     upstream.is_vital &= self.is_required(upstream.identity.seat);
                 }
                 let now = self.seats();
-                let kept = now.iter().filter(|seat| before.contains(seat)).count();
+                let change = Change::between(&before, &now);
                 tracing::info!(
                     file,
                     routes = self.routes.len(),
-                    upstreams_kept = kept,
-                    upstreams_added = now.len() - kept,
-                    upstreams_removed = before.len() - kept,
+                    upstreams_kept = change.kept,
+                    upstreams_added = change.added.join(", "),
+                    upstreams_replaced = change.replaced.join(", "),
+                    upstreams_removed = change.removed.join(", "),
                     "the configuration file was read again and is in force"
                 );
                 stopping
@@ -326,9 +358,13 @@ impl ConfigInForce {
         );
     }
 
-    fn seats(&self) -> Vec<SeatId> {
-        let all = self.routes.iter().flat_map(|route| &route.upstreams);
-        all.map(|upstream| upstream.seat).collect()
+    /// The seats by `ROUTE/UPSTREAM`.
+    fn seats(&self) -> BTreeMap<String, SeatId> {
+        let of_route = |route: &RouteInForce| {
+            let named = |it: &PlacedUpstream| (format!("{}/{}", route.name, it.name), it.seat);
+            route.upstreams.iter().map(named).collect::<Vec<_>>()
+        };
+        self.routes.iter().flat_map(of_route).collect()
     }
 
     /// The start-up lines, one a route.
