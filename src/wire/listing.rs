@@ -11,6 +11,7 @@ use simd_json::prelude::ValueIntoString;
 use super::document::{Member, MembersError, Reader, elements, find, members, object};
 use super::rename::Names;
 use super::reply::{self, json_string, quoted};
+use super::scan::names::{Match, classify};
 use super::span::Span;
 use super::splice::{Edit, splice};
 use super::views;
@@ -100,8 +101,8 @@ pub struct Shown {
 pub struct Page {
     /// Things that are shown.
     pub shown: usize,
-    /// Things that nobody was asked about: they are no objects, have a name twice, or
-    /// have no string to be asked for by.
+    /// Things that nobody was asked about: they are no objects, have a name twice or one that
+    /// some clients take for one that is replaced, or have no string to be asked for by.
     pub unreadable: usize,
     /// Where the server has more to tell. An empty one is none: servers write it so,
     /// and asked for it they would begin again.
@@ -225,6 +226,9 @@ fn read<'a>(reader: &'a mut Reader, kind: ListKind, text: &'a str) -> Option<Rea
         return read_plainly(kind, text);
     };
     let thing = object(tape.as_value())?;
+    if thing.keys().any(|name| is_dubious(kind, name)) {
+        return None;
+    }
     let key = thing.get(kind.key())?.into_string()?;
     let name = match kind.has_name() {
         true => thing.get("name").and_then(|name| name.into_string()),
@@ -241,11 +245,26 @@ fn read<'a>(reader: &'a mut Reader, kind: ListKind, text: &'a str) -> Option<Rea
 /// cannot hold, such as a bound in a schema, must not hide a tool.
 fn read_plainly(kind: ListKind, text: &str) -> Option<ReadItem<'_>> {
     let members = members(text.as_bytes()).ok()?;
+    if members.iter().any(|it| is_dubious(kind, &it.name)) {
+        return None;
+    }
     let string = |name| decoded(find(&members, name)?.as_bytes());
     Some(ReadItem {
         key: string(kind.key())?,
         name: kind.has_name().then(|| string("name")).flatten(),
     })
+}
+
+/// Whether a name only folds to one that is replaced: who reads it so would find the server's
+/// own word there, which may be the public name of another server's thing.
+fn is_dubious(kind: ListKind, name: &str) -> bool {
+    let known = [kind.key(), "name"];
+    let known = if kind.has_name() {
+        &known[..]
+    } else {
+        &known[..1]
+    };
+    matches!(classify(known, name), Match::Folded(_))
 }
 
 /// Appends a thing, which is valid JSON, with the words of `shown` in it.
@@ -264,7 +283,7 @@ fn write(out: &mut Vec<u8>, kind: ListKind, text: &[u8], shown: &Shown, names: &
     ) {
         // It has been read: there is nothing in it that the walk stops at.
         let _ = Walk::new(text, whole).object(|walk, member| {
-            if has_view && member == Some("_meta") {
+            if has_view && views::is_meta(member) {
                 return views::edits_of_meta(walk, names, &mut found);
             }
             let word = words.iter().find(|(name, _)| member == Some(name));

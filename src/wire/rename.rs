@@ -98,7 +98,7 @@ pub fn edits_of_result(
     let mut edits = Edits::new(names);
     walk.object(|walk, name| match (of, name) {
         (ResultOf::ToolCall, Some("content")) => edits.blocks(walk),
-        (ResultOf::ToolCall, Some("_meta")) => {
+        (ResultOf::ToolCall, name) if views::is_meta(name) => {
             views::edits_of_meta(walk, edits.names, &mut edits.found)
         }
         (ResultOf::Prompt, Some("messages")) => edits.messages(walk),

@@ -12,12 +12,22 @@ use super::scan::names::{Match, classify};
 use super::span::Span;
 use super::walk::{Malformed, Walk};
 
-/// Made once: each answer to a call is searched.
-static META: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br#""_meta""#));
+/// Made once: each answer to a call is searched. Few names begin so.
+static UNDERSCORE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(br#""_"#));
 
 /// Whether there is any use in [`edits_of_meta`]. Fast, and wrong only in saying yes.
 pub(super) fn may_name_views(json: &[u8]) -> bool {
-    META.find(json).is_some() || ESCAPE.find(json).is_some()
+    let is_meta = |at: usize| {
+        let name = json.get(at..at + 7);
+        name.is_some_and(|name| name.eq_ignore_ascii_case(br#""_meta""#))
+    };
+    UNDERSCORE.find_iter(json).any(is_meta) || ESCAPE.find(json).is_some()
+}
+
+/// Whether a member is looked into for views: also where its name only folds to `_meta`, since
+/// some hosts read it.
+pub(super) fn is_meta(name: Option<&str>) -> bool {
+    name.is_some_and(|name| classify(&["_meta"], name) != Match::Unknown)
 }
 
 /// Steps over the value of a member `_meta`: what to replace in `ui.resourceUri`, and in

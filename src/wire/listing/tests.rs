@@ -207,6 +207,21 @@ fn what_nobody_could_ask_for_is_left_out_and_counted() {
 }
 
 #[test]
+fn what_some_clients_take_for_a_name_is_left_out_with_its_thing() {
+    let list = r#"{"tools":[{"name":"a","Name":"b"},{"NAME":"b"},{"x":1e999,"name":"a","n\u0041me":"b"},
+        {"name":"ok","URI":"b","inputSchema":{"Name":"b"}}]}"#;
+    let (page, out) = taken(ListKind::Tools, list, &mut as_is);
+    assert_eq!(out, r#"{"name":"ok","URI":"b","inputSchema":{"Name":"b"}}"#);
+    assert_eq!((page.shown, page.unreadable), (1, 3));
+    let list = r#"{"resources":[{"uri":"a","Uri":"b"},{"uri":"a","Name":"b"},{"uri":"c"}]}"#;
+    let (page, out) = taken(ListKind::Resources, list, &mut as_is);
+    assert_eq!(out, r#"{"uri":"c"}"#);
+    assert_eq!((page.shown, page.unreadable), (1, 2));
+    let list = "{\"tasks\":[{\"taskId\":\"a\",\"ta\u{17f}kid\":\"b\",\"Name\":7}]}";
+    assert_eq!(taken(ListKind::Tasks, list, &mut as_is).0.unreadable, 1);
+}
+
+#[test]
 fn a_page_that_is_no_list_is_refused_whole() {
     for text in [
         "",

@@ -179,6 +179,22 @@ fn what_others_may_take_for_the_uri_of_a_view_is_left_out() {
 }
 
 #[test]
+fn meta_by_another_case_is_looked_into_too() {
+    for name in ["_Meta", "_META", "_M\\u0065TA"] {
+        let raw = |view: &str| format!(r#"{{"name":"t","{name}":{{"ui":{{{view}}}}}}}"#);
+        for (own, left) in [("a", r#""resourceUri":"one-a""#), ("hide", "")] {
+            let text = raw(&format!(r#""resourceUri":"{own}""#));
+            assert!(may_name(text.as_bytes()), "{text}");
+            assert_eq!(in_list(ListKind::Tools, "tools", &text), raw(left));
+            assert_eq!(in_result(ResultOf::ToolCall, &text), raw(left));
+        }
+    }
+    for text in ["", "\"_", "\"_met", r#"{"_meta2":"_mets"}"#] {
+        assert!(!may_name(text.as_bytes()), "{text}");
+    }
+}
+
+#[test]
 fn views_are_those_of_tools_alone() {
     let meta = r#""_meta":{"ui":{"resourceUri":"hide"},"ui/resourceUri":"a"}"#;
     for (kind, member, key) in [

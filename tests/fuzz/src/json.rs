@@ -1,6 +1,7 @@
 //! JSON read for the eye, or by serde_json: what the targets compare with.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -12,18 +13,19 @@ pub fn is_json(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok() && serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
-/// The members of an object in their order, repeated ones too.
-pub struct Members<'a>(pub Vec<(String, &'a RawValue)>);
+/// The members of an object in their order, repeated ones too. A key can be a [`RawValue`]
+/// as well, which no name is too bad for.
+pub struct Members<'a, K = String>(pub Vec<(K, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+impl<'de: 'a, 'a, K: Deserialize<'de>> Deserialize<'de> for Members<'a, K> {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        struct All;
-        impl<'de> Visitor<'de> for All {
-            type Value = Members<'de>;
+        struct All<K>(PhantomData<K>);
+        impl<'de, K: Deserialize<'de>> Visitor<'de> for All<K> {
+            type Value = Members<'de, K>;
             fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
                 to.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
@@ -31,7 +33,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
                 Ok(Members(members))
             }
         }
-        source.deserialize_map(All)
+        source.deserialize_map(All(PhantomData))
     }
 }
 

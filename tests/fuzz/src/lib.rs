@@ -78,6 +78,7 @@ impl Target {
             name,
             run: match name {
                 "chunked" => targets::chunked::chunked,
+                "documents" => targets::documents::documents,
                 "head_guard" => targets::head_guard::head_guard,
                 "lines" => targets::lines::lines,
                 "results" => targets::results::results,

@@ -80,6 +80,11 @@ fn chunked() {
 }
 
 #[test]
+fn documents() {
+    check("documents");
+}
+
+#[test]
 fn head_guard() {
     check("head_guard");
 }

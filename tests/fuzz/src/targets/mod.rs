@@ -1,6 +1,7 @@
 //! One module for each target.
 
 pub mod chunked;
+pub mod documents;
 pub mod head_guard;
 pub mod lines;
 pub mod results;
