@@ -501,6 +501,32 @@ fn silent_server_is_left_out_after_its_own_timeout() {
     });
 }
 
+/// What one client reads as `a` and another one as `two-b` may not be there at all; the log says so once.
+#[test]
+fn things_that_clients_read_differently_are_left_out() {
+    on_both_drivers(|layout| {
+        let odd = vec![
+            json!({ "name": "a", "Name": "two-b" }),
+            json!({ "name": 7 }),
+            json!({ "name": "b", "URI": "x", "inputSchema": { "Name": "two-b" } }),
+        ];
+        let one = Peer::stdio("one", Catalogue::new().with_items(Kind::Tools, vec![odd]));
+        let two = Peer::http("two", Catalogue::new().with(Kind::Tools, &["b"]));
+        let gateway = Served::start(layout, &[joined(&[&one, &two])]);
+        let client = Client::open(&gateway);
+        for _ in 0..2 {
+            assert_eq!(client.names(Kind::Tools), ["one-b", "two-b"]);
+        }
+        let warned = gateway.wait_logged(0, &["things are left out of tools/list"]);
+        let lines = warned
+            .lines()
+            .filter(|line| line.contains("things are left out"));
+        let lines: Vec<_> = lines.collect();
+        assert_eq!(lines.len(), 1, "{warned}");
+        assert!(lines[0].contains(r#"upstream="one" count=2"#), "{warned}");
+    });
+}
+
 /// An operator finds in the log who is left out, and why.
 #[test]
 fn log_says_why_a_server_is_left_out() {

@@ -1311,7 +1311,7 @@ fn aliases_are_denied_by_their_public_or_their_own_name() {
         let of_two = "aliases = { tools = { hidden = \"echo\" } }";
         let routes = route(
             "/mcp",
-            r#"deny = { tools = ["shut", "two-echo", "hid*"] }"#,
+            r#"deny = { tools = ["shut", "hid*"] }"#,
             &upstreams(&[(&one, of_one), (&two, of_two)]),
         );
         let gateway = Served::start(layout, &[routes]);

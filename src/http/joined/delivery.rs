@@ -187,6 +187,22 @@ impl Local {
         }
     }
 
+    /// Things are left out of a list because not every client would read the same name of them:
+    /// told once for each list of a server, with how many they were the first time.
+    pub(super) fn warn_unreadable(&self, place: usize, kind: ListKind, count: usize) {
+        let (route, upstream) = (&self.settings.name, self.name(place));
+        if count > 0 && is_first(&("unreadable", route, upstream, kind.method())) {
+            tracing::warn!(
+                parent: None,
+                route,
+                upstream,
+                count,
+                "things are left out of {}: not every client would read the same name of them",
+                kind.method()
+            );
+        }
+    }
+
     /// An upstream is left out of a list: told once for each reason, with what it was the first
     /// time. The counter has them all.
     pub(super) fn left_out(&self, place: usize, kind: ListKind, reason: &str, why: &str) {

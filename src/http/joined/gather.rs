@@ -348,6 +348,7 @@ impl Joined {
             match listing::take_page(kind, result.of(message), &mut show, &names, &mut items) {
                 Ok(page) => {
                     answered += 1;
+                    local.warn_unreadable(place, kind, page.unreadable);
                     next.extend(page.next_cursor.map(|cursor| (name.to_owned(), cursor)));
                 }
                 Err(fault) => left_out(&fault.to_string()),
