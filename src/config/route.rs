@@ -433,7 +433,7 @@ fn note_patterns(route: &Route, places: [&SelectionPlaces<'_>; 2]) {
                 if !naming.can_match(kind, pattern) {
                     let shown = shortened(pattern);
                     let message = format!(
-                        "{shown:?} matches nothing: the public name of a {kind} begins with the prefix of its upstream, or is an alias"
+                        "{shown:?} matches nothing: the public name of a {kind} is its alias if it has one, else it begins with the prefix of its upstream"
                     );
                     match denies {
                         true => item.wrong(message),

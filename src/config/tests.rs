@@ -964,7 +964,7 @@ fn patterns_that_match_nothing_are_told() {
     };
     let matches_nothing = |place: &str, pattern: &str, kind: &str| {
         format!(
-            "{place}: {pattern:?} matches nothing: the public name of a {kind} begins with the prefix of its upstream, or is an alias"
+            "{place}: {pattern:?} matches nothing: the public name of a {kind} is its alias if it has one, else it begins with the prefix of its upstream"
         )
     };
     let deny =
