@@ -128,15 +128,25 @@ const NOT_BESIDE_CONFIG: [&str; 45] = [
     "server",
 ];
 
-/// The variables that are set, in the order of the flags that they stand for, and that `serve`
-/// refuses beside a configuration file.
+/// The variables that are set and that `serve` refuses beside a configuration file, in the
+/// order of the flags.
 pub fn variables_beside_config() -> Vec<String> {
+    variables(|id| NOT_BESIDE_CONFIG.contains(&id))
+}
+
+/// The same, with the one that names a file.
+pub fn variables_about_config() -> Vec<String> {
+    variables(|id| id == "config" || NOT_BESIDE_CONFIG.contains(&id))
+}
+
+/// The variables that are set for these flags of `serve`.
+fn variables(is_meant: impl Fn(&str) -> bool) -> Vec<String> {
     let command = Cli::command();
     let serve = command.find_subcommand("serve");
     let flags = serve.into_iter().flat_map(clap::Command::get_arguments);
-    let refused = flags.filter(|flag| NOT_BESIDE_CONFIG.contains(&flag.get_id().as_str()));
+    let meant = flags.filter(|flag| is_meant(flag.get_id().as_str()));
     let are_set = |name: &&std::ffi::OsStr| std::env::var_os(name).is_some();
-    let variables = refused.filter_map(clap::Arg::get_env).filter(are_set);
+    let variables = meant.filter_map(clap::Arg::get_env).filter(are_set);
     variables
         .map(|name| name.to_string_lossy().into_owned())
         .collect()

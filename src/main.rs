@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use mimalloc::MiMalloc;
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::filter::LevelFilter;
@@ -135,8 +135,13 @@ fn check(path: &Path) -> ExitCode {
 /// for it.
 fn no_such_flags(error: &clap::Error) -> ExitCode {
     let _ = error.print();
+    let mut named = [ContextKind::InvalidArg, ContextKind::PriorArg]
+        .into_iter()
+        .filter_map(|kind| error.get(kind))
+        .map(ToString::to_string);
+    let is_about_the_file = named.any(|argument| argument.contains("--config"));
     let variables = match error.kind() {
-        ErrorKind::ArgumentConflict => cli::variables_beside_config(),
+        ErrorKind::ArgumentConflict if is_about_the_file => cli::variables_about_config(),
         _ => Vec::new(),
     };
     if !variables.is_empty() {

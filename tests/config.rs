@@ -257,6 +257,29 @@ fn serve_refuses_flags_beside_a_file() {
     assert!(stderr.contains("cannot be used with"), "{stderr}");
     let named = "\nset in the environment: RINGWAY_PATH, RINGWAY_SHARDS\n";
     assert!(stderr.ends_with(named), "{stderr}");
+    // The file may be named by one too; what is wrong without a file is none of theirs.
+    let by_both = |file: Option<&Path>, words: &[&str]| {
+        let mut command = bare();
+        command.arg("serve").args(words).env("RINGWAY_PATH", "/x");
+        command.envs(file.map(|file| ("RINGWAY_CONFIG", file)));
+        let ended = ended(command, Path::new("FILE"));
+        assert_eq!(ended.0, Some(2));
+        ended.2
+    };
+    let stderr = by_both(Some(Path::new("f")), &["--listen", "127.0.0.1:1"]);
+    let named = "\nset in the environment: RINGWAY_CONFIG, RINGWAY_PATH\n";
+    assert!(stderr.ends_with(named), "{stderr}");
+    let twice = [
+        "--listen",
+        "127.0.0.1:1",
+        "--listen",
+        "127.0.0.1:2",
+        "--",
+        "x",
+    ];
+    let stderr = by_both(None, &twice);
+    assert!(stderr.contains("multiple times"), "{stderr}");
+    assert!(!stderr.contains("environment"), "{stderr}");
     let (code, stdout, _) = by_variable("check");
     assert_eq!(code, Some(1));
     let warned = ["RINGWAY_PATH", "RINGWAY_SHARDS"].map(warning);

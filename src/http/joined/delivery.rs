@@ -187,8 +187,8 @@ impl Local {
         }
     }
 
-    /// Things are left out of a list because not every client would read the same name of them:
-    /// told once for each list of a server, with how many they were the first time.
+    /// Things are left out of a list because not every client would read the same of them: told
+    /// once for each list of a server, with how many they were the first time.
     pub(super) fn warn_unreadable(&self, place: usize, kind: ListKind, count: usize) {
         let (route, upstream) = (&self.settings.name, self.name(place));
         if count > 0 && is_first(&("unreadable", route, upstream, kind.method())) {
@@ -197,7 +197,7 @@ impl Local {
                 route,
                 upstream,
                 count,
-                "things are left out of {}: not every client would read the same name of them",
+                "things are left out of {}: they cannot be read, or not every client would read the same",
                 kind.method()
             );
         }
